@@ -12,7 +12,7 @@ use arbitrary::Arbitrary;
 use inarch_fuse::{ConnectionOptions, Dispatcher, MAX_DATA, Scratch};
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
+    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, OpenHandle,
     SetAttributes, WriteKind, check_name, not_supported,
 };
 use libfuzzer_sys::fuzz_target;
@@ -125,12 +125,12 @@ impl FileSystem for Checked {
         Ok(())
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened, Errno> {
-        Ok(Opened { handle: HandleId(node.0), ..Opened::default() })
+    fn open(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<OpenHandle, Errno> {
+        Ok(OpenHandle { handle: HandleId(node.0), ..OpenHandle::default() })
     }
 
-    fn create(&self, _: &Context<'_>, _: NodeId, name: &[u8], _: &NewNode, _: u32) -> Result<(Entry, Opened), Errno> {
-        Ok((entry_of(name), Opened::default()))
+    fn create(&self, _: &Context<'_>, _: NodeId, name: &[u8], _: &NewNode, _: u32) -> Result<(Entry, OpenHandle), Errno> {
+        Ok((entry_of(name), OpenHandle::default()))
     }
 
     fn read(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: u64, out: &[VolatileSlice<'_>]) -> Result<usize, Errno> {

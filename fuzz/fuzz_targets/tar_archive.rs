@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_format::{Damage, ThisHost, tar};
+use inarch_format::{Damage, ThisHost, oci};
 use inarch_fuzz::{archive, image};
 use libfuzzer_sys::fuzz_target;
 
@@ -13,7 +13,7 @@ fuzz_target!(|input: (archive::Archive<'_>, bool)| {
     let (input, salvaged) = input;
     let damage = if salvaged { Damage::Salvaged } else { Damage::Refused };
     let host = ThisHost::new(&std::env::temp_dir());
-    if let Ok(opened) = tar::open(Parsing::unconfined(), Arc::new(image::Memory(input.bytes())), &host, damage) {
+    if let Ok(opened) = oci::open_tar(Parsing::unconfined(), Arc::new(image::Memory(input.bytes())), &host, damage) {
         archive::look(opened);
     }
 });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use inarch_block::read_content;
-use inarch_format::Opened;
+use inarch_format::TreeAndContent;
 use inarch_tree::{FileType, InodeId};
 
 /// A tar archive.
@@ -150,7 +150,7 @@ pub fn add_file(out: &mut Vec<u8>, name: &str, data: &[u8]) {
 }
 
 /// Looks at everything that was opened.
-pub fn look(opened: Opened) {
+pub fn look(opened: TreeAndContent) {
     let tree = Arc::clone(&opened.tree);
     assert!(opened.notes.len() < 1000);
     for (id, inode) in tree.inodes() {

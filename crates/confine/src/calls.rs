@@ -218,7 +218,7 @@ const SYS_LISTXATTRAT: i64 = 465;
 /// `FUSE_DEV_IOC_CLONE`, `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`.
 const IOCTLS: &[u64] = &[0x5421, 0x5451, 0x8004_e500, 0x4010_e501, 0x4004_e502];
 
-/// Requests of ioctl(2) by who writes an image: `TCGETS` and `TIOCGWINSZ` of asm-generic/ioctls.h, `FICLONERANGE` and
+/// Requests of ioctl(2) that writing an image needs: `TCGETS` and `TIOCGWINSZ` of asm-generic/ioctls.h, `FICLONERANGE` and
 /// `BLKSSZGET` of linux/fs.h.
 const WRITING_IOCTLS: &[u64] = &[0x5401, 0x5413, 0x4020_940d, 0x1268];
 

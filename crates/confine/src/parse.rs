@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::{Access, Confinement, Work};
 
-/// The proof that the calling thread is confined to parsing, by what of it this kernel has. It cannot leave its thread:
+/// The proof that the calling thread is confined to parsing, by the mechanisms that this kernel has. It cannot leave its thread:
 ///
 /// ```compile_fail
 /// inarch_confine::Parse::new().run(|parsing| {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use inarch_confine::Parsing;
-use inarch_format::{Damage, ThisHost, oci, tar};
+use inarch_format::{Damage, ThisHost, oci};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: index PATH")?;
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let opened = if path.is_dir() {
         oci::open_file(Parsing::unconfined(), (file, path), None, &host, Damage::Refused)?
     } else {
-        tar::open_file(Parsing::unconfined(), file, path, &host, Damage::Refused)?
+        oci::open_tar_file(Parsing::unconfined(), file, path, &host, Damage::Refused)?
     };
     let time = start.elapsed();
     let status = std::fs::read_to_string("/proc/self/status")?;

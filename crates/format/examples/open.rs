@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use inarch_block::BackingFile;
 use inarch_confine::Parsing;
-use inarch_format::{Damage, reader_by_name};
+use inarch_format::{Damage, readers};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     let [format, image, rest @ ..] = arguments.as_slice() else {
         return Err("usage: open FORMAT IMAGE [TIMES]".into());
     };
-    let reader = reader_by_name(format).ok_or("there is no reader of that name")?;
+    let reader = readers().iter().find(|reader| reader.name == format).ok_or("there is no reader of that name")?;
     let path = PathBuf::from(image);
     for _ in 0..rest.first().map_or(Ok(1), |times| times.parse())? {
         let backing = Arc::new(BackingFile::new(File::open(&path)?, path.clone())?);

@@ -4,7 +4,7 @@
 //!   [`Layout`]. [`formats`] lists them all.
 //! - A [`Reader`] opens the file system in an image on demand, as a [`Volume`](inarch_volume::Volume). [`readers`] lists
 //!   them all; [`probe`] recognises what a file is.
-//! - [`tar`] and [`oci`] read archives and container images into a tree and its content ([`Opened`]).
+//! - [`tar`] and [`oci`] read archives and container images into a tree and its content ([`TreeAndContent`]).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,5 +44,5 @@ pub use notes::counted;
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };
-pub use read::{Damage, Opened, ReadError};
-pub use registry::{Reader, format_by_extension, format_by_name, formats, reader_by_name, readers};
+pub use read::{Damage, ReadError, TreeAndContent};
+pub use registry::{Reader, format_by_extension, format_by_name, formats, readers};

@@ -10,8 +10,8 @@ use inarch_volume::{Findings, Volume, VolumeError, Walked, walk};
 
 use crate::oci::ImageConfig;
 
-/// The result of reading an image or archive.
-pub struct Opened {
+/// What a reader makes of an image or archive.
+pub struct TreeAndContent {
     /// The files on it.
     pub tree: Arc<Tree>,
     /// Their content.
@@ -22,9 +22,9 @@ pub struct Opened {
     pub image: Option<ImageConfig>,
 }
 
-impl Opened {
+impl TreeAndContent {
     /// Reads everything of a volume. If damage is refused, any damage is an error.
-    pub fn walk(parsing: Parsing, volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
+    pub fn walk(parsing: Parsing, volume: Arc<dyn Volume>, damage: Damage) -> Result<TreeAndContent, ReadError> {
         let format = volume.format();
         let walked = walk(parsing, &*volume, &mut |_| {});
         let walked = walked.map_err(|error| ReadError::of_volume(format, error).into_damage())?;
@@ -33,7 +33,7 @@ impl Opened {
         let tree = Arc::new(tree);
         let notes = findings.into_notes(&tree);
         let content = Walked::content(&tree, extents, packed, volume);
-        Ok(Opened { tree, content, notes, image: None })
+        Ok(TreeAndContent { tree, content, notes, image: None })
     }
 }
 
@@ -43,7 +43,7 @@ pub enum Damage {
     /// Refuse it.
     #[default]
     Refused,
-    /// Read what can be read. [`Opened::notes`] lists what cannot.
+    /// Read what can be read. [`TreeAndContent::notes`] lists what cannot.
     Salvaged,
 }
 

@@ -251,7 +251,7 @@ fn who_waits_for_a_lock_gets_it_or_is_interrupted() {
             assert_eq!(caller.lock(connection.number(), opcode::SETLK, holder, libc::F_WRLCK), EAGAIN);
             assert_eq!(caller.lock(connection.number(), opcode::SETLK, waiter, libc::F_UNLCK), 0);
         }
-        // Whoever did not get it left nothing behind.
+        // The one that did not get it left nothing behind.
         assert_eq!(caller.lock(connection.number(), opcode::SETLK, holder, libc::F_WRLCK), 0);
         assert_eq!(caller.lock(connection.number(), opcode::SETLK, holder, libc::F_UNLCK), 0);
     }

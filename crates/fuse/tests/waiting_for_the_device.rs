@@ -1,4 +1,4 @@
-//! A mount is there before its device: whoever looks at it waits, can be interrupted, and then sees the device.
+//! A mount is there before its device: a program that looks at it waits, can be interrupted, and then sees the device.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,11 +1,10 @@
 //! `mount`: a tree as files on this host, without root where fusermount3 is installed.
 //!
-//! 1. What the kernel can mount by itself it does: a directory as a bind mount, what is written over it by overlayfs ([`kernel`]).
-//!    For all else, and where the kernel refuses, the source becomes a layer of [`inarch_vfs`], and a session answers the requests of FUSE
-//!    for it ([`fuse`]): a directory of this host, live, or the tree of an archive or image, with an upper layer over what is not
-//!    to change.
-//! 2. A guard is started, which takes the mount away however this process ends, and it is mounted.
-//! 3. Its starter has a handle ([`MountHandle`]), by which it is stopped. It ends, too, when somebody unmounts it.
+//! 1. The kernel mounts what it can by itself: a directory as a bind mount, an archive as an EROFS, and an overlayfs over either
+//!    ([`kernel`]). For everything else, and where the kernel refuses, the source becomes a file system of [`inarch_vfs`], and a session
+//!    answers FUSE requests for it ([`fuse`]).
+//! 2. A guard is started, which unmounts however this process ends. Then the mount is attached to its mount point.
+//! 3. The starter gets a handle ([`MountHandle`]) that stops the mount. The mount also ends when somebody unmounts it.
 
 mod archive;
 mod error;
@@ -48,10 +47,10 @@ use crate::text::shown;
 use crate::upper::Upper;
 pub use crate::upper::{UpperError, UpperPlace};
 
-/// The first word of the command line of the child that makes a user namespace.
+/// The first word of the command line of a child process that holds a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
 
-/// That child's whole life. Gives its exit status.
+/// The main function of that child process. Returns its exit status.
 pub fn hold_user_namespace(_: &[OsString]) -> u8 {
     u8::from(inarch_mount::hold_user_namespace().is_err())
 }
@@ -59,10 +58,10 @@ pub fn hold_user_namespace(_: &[OsString]) -> u8 {
 /// Who serves a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Via {
-    /// The kernel where it can do what is asked for, this program where not.
+    /// The kernel if it can do what is asked for, otherwise this program.
     #[default]
     Auto,
-    /// The kernel, or nobody.
+    /// The kernel; it is an error if it cannot.
     Kernel,
     /// This program, through FUSE.
     Fuse,
@@ -77,41 +76,41 @@ pub struct MountRequest {
     pub point: PathBuf,
     /// Who serves it.
     pub via: Via,
-    /// Who may change the source while it is mounted; where it is not said, anybody.
+    /// Who may change the source while it is mounted; `None` means anybody.
     pub changes: Option<Changes>,
-    /// What becomes of what is mounted beneath the source, if that is a directory.
+    /// What is shown of mounts inside the source, if that is a directory.
     pub submounts: Submounts,
-    /// What becomes of what is written in the mount.
+    /// Where writes in the mount go.
     pub writes: MountWrites,
-    /// What cannot be left in the source where writes change it.
+    /// What programs cannot leave in the source if writes change it.
     pub refused: Refused,
     /// Whether locks are taken on the source's files, where programs outside the mount see them.
     pub locks: bool,
-    /// Where accesses are written down, a line of JSON each.
+    /// Where accesses are recorded, one line of JSON each.
     pub record: Option<RecordRequest>,
-    /// Whether the kernel's requests come by io_uring.
+    /// Whether the kernel's requests arrive through io_uring.
     pub rings: Rings,
-    /// Whose files are seen in the mount, and whose in the source what is made there becomes.
+    /// How owners are mapped: those of the source's files in the mount, and those of new files in the source.
     pub owners: Owners,
-    /// Of an archive or image that is damaged, what can be read is shown; without, damage is an error.
+    /// Show what can be read of a damaged archive or image; otherwise damage is an error.
     pub salvage: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
 
-/// What becomes of what is written in a mount.
+/// Where writes in a mount go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountWrites {
-    /// It changes the source, which must be a directory.
+    /// They change the source, which must be a directory.
     Through,
-    /// Nothing can be written.
+    /// They fail: the mount is read-only.
     Refused,
-    /// It goes to a layer over the source.
+    /// They go to an upper layer over the source.
     Over(UpperPlace),
 }
 
 impl MountWrites {
-    /// The same from every directory.
+    /// The same with an absolute path.
     fn absolute(&self) -> MountWrites {
         match self {
             MountWrites::Over(UpperPlace::Kept(path)) => {
@@ -123,7 +122,7 @@ impl MountWrites {
 }
 
 impl MountRequest {
-    /// `source` on `point`, read-only, by whoever serves it best; all else as the command has it where nothing is said.
+    /// Mounts `source` on `point`, read-only, through the kernel if possible. Everything else has the command's defaults.
     pub fn new(source: Source, point: PathBuf) -> MountRequest {
         MountRequest {
             source,
@@ -142,7 +141,7 @@ impl MountRequest {
         }
     }
 
-    /// What is no directory does not change, and what nobody changes is not changed here either.
+    /// The request with what follows from it: nobody changes an archive or image, and `--changes none` refuses writes to the source.
     fn effective(&self) -> MountRequest {
         let is_directory = matches!(self.source, Source::Directory(_));
         let changes = if is_directory { self.changes } else { Some(Changes::None) };
@@ -156,15 +155,15 @@ impl MountRequest {
         self.changes.unwrap_or(Changes::Host)
     }
 
-    /// Whether each access is written down, and whose it is.
+    /// Whether each access is recorded together with its process.
     fn records_processes(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.level == RecordLevel::Process)
     }
 
-    /// What is plainly wrong, before anything is opened. Gives the mount point, an absolute path without symbolic links.
+    /// Checks what can be checked before anything is opened. Returns the mount point, an absolute path without symbolic links.
     ///
     /// # Errors
-    /// It is.
+    /// The mount point, the place of the upper layer, or a combination of options cannot be used.
     pub fn check(&self) -> Result<PathBuf, JobError> {
         let point = self.point.canonicalize();
         let point = point.map_err(|error| JobError::path(&self.point, "cannot be a mount point", error))?;
@@ -181,7 +180,7 @@ impl MountRequest {
 /// Who serves a mount that is about to be made.
 enum Prepared {
     Kernel(kernel::Prepared),
-    /// And why the kernel does not, if that is not what was asked for.
+    /// With the reason why the kernel does not serve it, unless FUSE was asked for.
     Fuse(fuse::Prepared, Option<String>),
 }
 
@@ -202,7 +201,7 @@ impl Prepared {
         fuse::prepare(request, opened, events).map(|prepared| Prepared::Fuse(prepared, reason))
     }
 
-    /// What else the user should know, a line each.
+    /// Lines about the source that the user should read.
     fn notes(&self) -> &[String] {
         match self {
             Prepared::Kernel(prepared) => &prepared.notes,
@@ -210,7 +209,7 @@ impl Prepared {
         }
     }
 
-    /// The end of the line that tells of the mount.
+    /// The end of the line that says what is mounted.
     fn way(&self) -> String {
         match self {
             Prepared::Kernel(_) => "; by the kernel".to_owned(),
@@ -226,7 +225,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     descriptors::raise_limit();
     let request = &request.effective();
     let source = request.source.path();
-    // Whoever looks at the mount table or the log is in another directory than we are.
+    // Readers of the mount table and of the log are in other directories.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let place = open_point(&point)?;
     let prepared = Prepared::new(request, &duty.events)?;
@@ -239,7 +238,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     let (serving, because) = match prepared {
         Prepared::Kernel(prepared) => {
             let device = prepared.archive.as_ref().map(archive::Archive::device).transpose()?;
-            // Whenever the mount is there, somebody takes it away.
+            // First, so that there is no moment at which the mount has no guard.
             let guard = Guard::of_mount(&point, &prepared.detached.id(), prepared.kind, device.as_ref())?;
             let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
             drop(place);
@@ -278,24 +277,24 @@ struct Serving {
     /// The line that says how the server is confined.
     confined: String,
     record: Option<RecordFile>,
-    /// Goes when nobody writes any more.
+    /// Dropped when nobody writes any more.
     upper: Option<Upper>,
-    /// What the kernel reads, and is told not to when it changes.
+    /// The archive that the kernel reads, until it changes.
     archive: Option<GuardedArchive>,
 }
 
 impl Serving {
-    /// Takes it away.
+    /// Unmounts it, and waits for its end.
     fn end(mut self, request: &MountRequest, point: &Path, duty: &Duty) -> Result<Option<RecordFile>, JobError> {
-        // The next one who keeps writes in the same directory is not to meet those of this one.
+        // Another mount may use the same directory for writes only when this one writes no more.
         let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let rest = match self.by {
-            By::Fuse => "whoever has files of it open gets errors from now on",
-            By::Kernel if waits => "waiting until nobody has files of it open any more",
+            By::Fuse => "programs that have files of it open get errors from now on",
+            By::Kernel if waits => "waiting until its last open file is closed",
             By::Kernel if self.archive.is_some() => {
-                "whoever has files of it open gets errors for what was not read before"
+                "programs that have files of it open get errors for what was not read before"
             }
-            By::Kernel => "whoever has files of it open keeps them until they are closed",
+            By::Kernel => "programs that have files of it open keep them until they close them",
         };
         let in_use = || {
             duty.note(format_args!("{} was in use: {rest}", shown(point)));
@@ -308,15 +307,14 @@ impl Serving {
     }
 }
 
-/// The directory to mount on, which is not looked for again.
+/// Opens the mount point, so that its path is resolved only once.
 fn open_point(point: &Path) -> Result<OwnedFd, JobError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(point, flags, Mode::empty());
     opened.map_err(|errno| JobError::path(point, "cannot be a mount point", errno))
 }
 
-/// Refuses a mount point that is no directory, which the mount would hide, and one that the server would meet in its own
-/// tree: it would wait for itself.
+/// Refuses a mount point that is not a directory, `/`, and one inside the tree: the server would wait for itself there.
 fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     let refuse = |reason: &str| Err(MountError::Point { path: point.to_owned(), reason: reason.to_owned() }.into());
     if !point.is_dir() {
@@ -333,7 +331,7 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Refuses locks where there is nothing on the host to lock, or no thread that could wait for one.
+/// Refuses `--locks host` where the host has no files to lock, or where no thread can wait for a lock.
 fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
     let refuse = |reason| Err(NotMounted::Locks { reason });
     match request {
@@ -349,7 +347,7 @@ fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
     }
 }
 
-/// What is mounted of `source`, and who changes it.
+/// The line that says what is mounted, where writes go, and who changes the source.
 fn introduction(request: &MountRequest, source: impl Display, point: &Path, prepared: &Prepared) -> String {
     let access = match &request.writes {
         MountWrites::Through => format!("writes change it{}", left_out(request.refused)),

@@ -108,7 +108,7 @@ impl NewRecord {
             RecordLevel::Process => "process",
         };
         (&file).write_all(&line(&Start { start: true, level: level_name })).map_err(fail)?;
-        // Whoever reads the log is in another directory than we are.
+        // Readers of the log are in other directories.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         Ok(NewRecord { path, file, recording: Recording::new(*level) })
     }
@@ -126,7 +126,7 @@ impl NewRecord {
         let write = move || {
             let written = write_lines(file, &taken);
             if let Err(error) = &written {
-                // Whoever waits for the record's end may wait for long, so report it now.
+                // The record's end may be far away, so report it now.
                 let reason = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
                 failed(format!("{reason}; what is asked for in the mount fails from now on"));
             }

@@ -1,5 +1,4 @@
-//! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
-//! ([`open()`]).
+//! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
 
 mod error;
 mod foreign;
@@ -43,7 +42,7 @@ pub enum Source {
     Oci {
         /// The layout's directory, or the archive.
         path: PathBuf,
-        /// Which of its images, where it has several: a tag, a name or a digest.
+        /// Which of its images, if it has several: a tag, a name or a digest.
         reference: Option<String>,
     },
     /// Nothing: for a device that only holds what a guest writes.
@@ -53,7 +52,7 @@ pub enum Source {
 /// Why a text names no source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// There is nothing, or it cannot be looked at.
+    /// It does not exist, or cannot be examined.
     #[error("{}: cannot be used as a source: {error}", shown(path))]
     Inaccessible {
         /// What was named.
@@ -69,7 +68,7 @@ pub enum SourceError {
         /// What it looks like.
         found: String,
     },
-    /// It is something that is known, and not read.
+    /// Inarch recognises its kind, but does not read it.
     #[error("{}: {found}", shown(path))]
     NotRead {
         /// What was named.
@@ -86,13 +85,13 @@ pub enum SourceError {
     Volume {
         /// The disk image.
         image: PathBuf,
-        /// What of it was named.
+        /// The part that was named.
         volume: String,
     },
 }
 
 impl Source {
-    /// What `text` names. Looks at the file's type and, of a regular file, at some of its bytes; a pipe is not touched.
+    /// Finds out what `text` names. Reads the file's type, and some bytes of a regular file; it does not open a pipe.
     pub fn parse(text: &OsStr) -> Result<Source, SourceError> {
         if text == "-" {
             return Ok(Source::StandardInput);
@@ -143,7 +142,7 @@ impl Source {
         }
     }
 
-    /// The host's name for a file that was found changed under `path`, as [`Content::changed`] gives it.
+    /// The host's path of a file that has changed. `path` is from [`Content::changed`].
     ///
     /// [`Content::changed`]: inarch_block::Content::changed
     pub(crate) fn name_of(&self, path: &Path) -> PathBuf {
@@ -156,13 +155,13 @@ impl Source {
 }
 
 impl Source {
-    /// Whether somebody else may have made its bytes to mislead who reads them: only a confined thread does.
+    /// Whether somebody else may have made its bytes to mislead its reader. Only a confined thread reads those.
     pub(crate) fn is_foreign(&self) -> bool {
         !matches!(self, Source::Directory(_) | Source::Empty)
     }
 
-    /// Whether `file`, which need not be there yet, is the source, or whether a scan of it would find it; `cross` says
-    /// that the scan goes on into other file systems.
+    /// Whether `file` is the source, or a scan of the source would find it. `file` may not exist yet. `cross` says that the scan includes
+    /// other file systems.
     pub(crate) fn takes_in(&self, file: &Path, cross: bool) -> bool {
         let same = |path: &Path| file.canonicalize().is_ok_and(|file| path.canonicalize().is_ok_and(|p| p == file));
         let source = match self {
@@ -187,7 +186,7 @@ impl Source {
     }
 }
 
-/// What follows `oci:`, `PATH[:REFERENCE]`: the path is the longest beginning that exists.
+/// Parses what follows `oci:`: `PATH[:REFERENCE]`. The path is the longest beginning that exists.
 fn container_image(text: &OsStr) -> Result<Source, SourceError> {
     let bytes = text.as_bytes();
     let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
@@ -205,7 +204,7 @@ fn container_image(text: &OsStr) -> Result<Source, SourceError> {
     Err(SourceError::Inaccessible { path, error: io::Error::from_raw_os_error(libc::ENOENT) })
 }
 
-/// `IMAGE:VOLUME`, where there is such an image.
+/// Splits `IMAGE:VOLUME`, if there is such an image.
 fn volume(text: &OsStr) -> Option<SourceError> {
     let colon = text.as_bytes().iter().rposition(|byte| *byte == b':')?;
     let (image, volume) = text.as_bytes().split_at_checked(colon)?;

@@ -15,8 +15,8 @@ use std::{fmt, fs, io, thread};
 use inarch_mount::Detached;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fchmod, fgetxattr, flock, fsetxattr, fstat,
-    fstatvfs, open, openat, statx,
+    AtFlags, Dir, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, fstatvfs,
+    open, openat, statx,
 };
 use rustix::io::Errno;
 
@@ -280,7 +280,7 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
     let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let directory = open_directory(path).map_err(|error| cannot_keep(path, error))?;
-    refuse_another_users(path, &directory)?;
+    refuse_what_others_enter(path, &directory)?;
     lock(path, &directory)?;
     /// The most bytes of a stored identity: a path, and some more.
     const LONGEST: usize = 8192;
@@ -297,18 +297,21 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
         }
         Err(errno) => return Err(fail(errno)),
     }
-    // Last: what is refused stays as it was. Files in it keep the owners and permissions of the tree but not its directories above
-    // them, and new ones may be devices or set-user-ID programs.
-    fchmod(&directory, Mode::RWXU).map_err(fail)?;
     Ok(directory)
 }
 
-/// Refuses a directory that another user could open again.
-fn refuse_another_users(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
+/// Refuses a directory that other users can enter, or could open to themselves. Files in it keep the owners and permissions of the
+/// tree, but not the tree's own parents, and new ones may be devices or set-user-ID programs. The directory may serve somebody else, so
+/// its permissions are not changed here.
+fn refuse_what_others_enter(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let stat = fstat(directory).map_err(fail)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(UpperError::OtherUser { place: path.to_owned() });
+    }
+    // The mask of an access control list is shown as the group's permissions.
+    if stat.st_mode & 0o077 != 0 {
+        return Err(UpperError::OpenToOthers { place: path.to_owned(), mode: stat.st_mode & 0o7777 });
     }
     Ok(())
 }
@@ -392,10 +395,11 @@ mod tests {
     fn nobody_else_reaches_what_is_written_over_a_tree() {
         let parent = tempfile::tempdir_in("/var/tmp").unwrap();
         let (tree, over) = (parent.path().join("tree"), parent.path().join("over"));
-        for path in [&tree, &over] {
+        let make = |path: &Path, mode| {
             fs::create_dir(path).unwrap();
-            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-        }
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make(&tree, 0o777);
         let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
         let lower = || Arc::new(HostDirectory::new(&tree, HostOptions::default()).unwrap());
         let identity = LowerIdentity::of_directory(&tree).unwrap();
@@ -411,18 +415,25 @@ mod tests {
             made.map(drop).map_err(|error| error.to_string())
         };
         let other = parent.path().join("other");
-        fs::create_dir_all(other.join("upper")).unwrap();
-        fs::create_dir(other.join("work")).unwrap();
+        make(&other, 0o700);
+        for name in ["upper", "work"] {
+            make(&other.join(name), 0o755);
+        }
         message(&other).unwrap();
         let other = parent.path().join("documents");
-        fs::create_dir(&other).unwrap();
+        make(&other, 0o700);
         fs::write(other.join("letter"), "dear").unwrap();
-        // As /var/tmp: whoever needs it would be shut out.
-        fs::set_permissions(&other, fs::Permissions::from_mode(0o1777)).unwrap();
-        let state = || (fs::metadata(&other).unwrap().mode(), fs::read_dir(&other).unwrap().count());
-        let before = state();
         assert!(message(&other).unwrap_err().contains("other things in it (letter)"));
-        assert_eq!((state(), before.0 & 0o7777), (before, 0o1777));
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+        // Its other users would be shut out.
+        for mode in [0o1777, 0o777, 0o755, 0o710, 0o2701, 0o704] {
+            let shared = parent.path().join(format!("shared-{mode:o}"));
+            make(&shared, mode);
+            let refusal = message(&shared).unwrap_err();
+            assert!(refusal.contains(&format!("other users can enter it (mode {mode:04o})")), "{refusal}");
+            assert_eq!(fs::metadata(&shared).unwrap().mode() & 0o7777, mode);
+            assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+        }
         if is_root() {
             let theirs = parent.path().join("theirs");
             fs::create_dir(&theirs).unwrap();
@@ -430,16 +441,13 @@ mod tests {
             assert!(message(&theirs).unwrap_err().contains("another user's"));
             // Nor does a link of theirs choose one of ours.
             let (empty, link) = (parent.path().join("empty"), parent.path().join("link"));
-            fs::create_dir(&empty).unwrap();
-            fs::set_permissions(&empty, fs::Permissions::from_mode(0o755)).unwrap();
+            make(&empty, 0o700);
             std::os::unix::fs::symlink(&empty, &link).unwrap();
             message(&link).unwrap();
             fs::remove_dir_all(&empty).unwrap();
-            fs::create_dir(&empty).unwrap();
-            fs::set_permissions(&empty, fs::Permissions::from_mode(0o755)).unwrap();
+            make(&empty, 0o700);
             std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
             assert!(message(&link).unwrap_err().contains("a symbolic link there belongs to user 65534"));
-            assert_eq!(fs::metadata(&empty).unwrap().mode() & 0o7777, 0o755);
             assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
         }
     }
@@ -447,6 +455,7 @@ mod tests {
     #[test]
     fn a_directory_is_for_the_writes_over_one_tree() {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let (one, other) = ([1; 32], [2; 32]);
         let of = |fingerprint, name: &str| LowerIdentity::of_tree(fingerprint, Path::new(name));
         let claim = |lower| claim(directory.path(), &lower).map_err(|error| error.to_string());

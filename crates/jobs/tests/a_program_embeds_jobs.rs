@@ -48,7 +48,7 @@ fn an_image_is_stopped(directory: &Path) {
     let source = Source::parse(directory.join("tree").as_os_str()).unwrap();
     let (ready, may_go_on) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let (is_ready, going_on) = (ready.0, std::sync::Mutex::new(may_go_on.1));
-    // Who takes the events holds the job up until it is stopped.
+    // The receiver of events holds the job up until it is stopped.
     let events = Events::new(move |event| {
         if let ImageEvent::Stage { .. } = event {
             let _ = is_ready.send(());

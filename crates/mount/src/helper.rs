@@ -38,7 +38,7 @@ pub fn mount(point: &Path, source: &Path, read_only: bool) -> Result<OwnedFd, Mo
     receive(&ours).map_err(|error| MountError::Refused { path: point.to_owned(), error })
 }
 
-/// As an option's value, in which a comma would end it.
+/// The path as an option's value: an unescaped comma would end it.
 fn escaped(source: &Path) -> OsString {
     let mut escaped = Vec::new();
     for byte in source.as_os_str().as_bytes() {

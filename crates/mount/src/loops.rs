@@ -132,12 +132,12 @@ impl Loop {
         &self.path
     }
 
-    /// Truncates the device to one sector: reads of the rest fail from then on, and reads in progress are done when
-    /// this returns.
+    /// Truncates the device to one sector. Reads of the rest that begin later fail. Reads that were checked against the old size may
+    /// still run: the kernel drains the queue before it changes the size (`loop_set_status` of Linux's drivers/block/loop.c).
     ///
     /// # Errors
     /// Those of the device.
-    pub fn cut(&self) -> io::Result<()> {
+    fn cut(&self) -> io::Result<()> {
         let info = Info { size_limit: SECTOR.into(), ..self.info()? };
         // SAFETY: the kernel reads a structure of this layout.
         match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_STATUS64, &raw const info) } {
@@ -146,19 +146,21 @@ impl Loop {
         }
     }
 
-    /// Leaves nothing of the file, as [`Loop::cut`] does, and lets it go: whoever waits for a lease of the device's open file waits no
-    /// longer.
+    /// Has the device read no more of the file: it is truncated to one sector, and an empty file takes the place of the open one. When
+    /// this returns, reads in progress are done, and later ones fail. If nothing else holds the open file, its lease has ended.
     ///
     /// # Errors
-    /// It cannot be cut. One that cannot let go of the file is only cut.
+    /// Those of the device. It may be truncated all the same.
     pub fn let_go(&self) -> io::Result<()> {
         self.cut()?;
         // It takes a file only in the place of one of the same size.
         let instead = memfd_create("inarch-nothing", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&instead, SECTOR.into())?;
         // SAFETY: the command takes a descriptor, of which the kernel keeps a reference.
-        let _ = unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CHANGE_FD, instead.as_raw_fd()) };
-        Ok(())
+        match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CHANGE_FD, instead.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -199,5 +201,72 @@ impl FromStr for LoopId {
         let (device, inode) = file.split_once('/').ok_or(())?;
         let number = |text: &str| text.parse().map_err(|_| ());
         Ok(LoopId { path: path.into(), device: number(device)?, inode: number(inode)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PIECE: usize = 64 << 10;
+    const PIECES: u64 = 64;
+
+    /// What O_DIRECT reads into.
+    #[repr(align(4096))]
+    struct Buffer([u8; PIECE]);
+
+    /// Reads the device past the page cache until `stop`, without its first sector. Returns whether it saw a new byte.
+    fn read_all_the_time(device: &Path, begin: u64, stop: &AtomicBool) -> bool {
+        let device = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
+        let mut buffer = Box::new(Buffer([0; PIECE]));
+        let mut is_new = false;
+        for piece in (1..PIECES).cycle().skip(begin as usize) {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let read = device.read_at(&mut buffer.0, piece * PIECE as u64).unwrap_or(0);
+            is_new |= buffer.0[..read].contains(&b'N');
+        }
+        is_new
+    }
+
+    /// Reads that wait while the kernel changes the device come after the change.
+    #[test]
+    fn a_device_that_let_its_file_go_shows_nothing_that_is_written_later() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+            eprintln!(
+                "skipped: a_device_that_let_its_file_go_shows_nothing_that_is_written_later: it needs root and loop devices"
+            );
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = directory.path().join("file");
+        let [old, new] = [b'o', b'N'].map(|byte| vec![byte; PIECE * PIECES as usize]);
+        for _ in 0..20 {
+            std::fs::write(&path, &old).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            let device = Loop::of(File::open(&path).unwrap().as_fd()).unwrap();
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let readers: Vec<_> = (0..6)
+                    .map(|reader| {
+                        let (device, stop) = (device.path(), &stop);
+                        scope.spawn(move || read_all_the_time(device, reader * 10, stop))
+                    })
+                    .collect();
+                thread::sleep(Duration::from_millis(5));
+                device.let_go().unwrap();
+                file.write_all_at(&new, 0).unwrap();
+                thread::sleep(Duration::from_millis(20));
+                stop.store(true, Ordering::Relaxed);
+                assert!(readers.into_iter().all(|reader| !reader.join().unwrap()), "it shows new bytes");
+            });
+        }
     }
 }

@@ -20,7 +20,7 @@ pub struct Entry {
     pub device: DeviceNumber,
     /// Type of the file system.
     pub kind: String,
-    /// The source, as given by whoever mounted it.
+    /// The source, as given to mount(2).
     pub source: PathBuf,
     /// For FUSE, the user who mounted it.
     pub user: Option<u32>,

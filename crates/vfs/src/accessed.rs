@@ -68,7 +68,7 @@ impl Accessed {
         self.get() & LISTED == 0 && self.0.fetch_or(LISTED, Ordering::Relaxed) & LISTED == 0
     }
 
-    /// Decides whether a client that opens the directory, of which it knows `names` entries, should list it again.
+    /// Decides whether a client that opens the directory, and knows `names` entries of it, should list it again.
     /// Returns how many requests that takes, if it takes fewer than asking for the attributes. A partly read listing
     /// is not invalidated: Linux does not keep a listing that lost a part before its end.
     pub fn take_listing(&self, names: u32) -> Option<u32> {

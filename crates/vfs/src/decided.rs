@@ -19,8 +19,8 @@ pub mod signature {
 
     pub use super::NotSupported;
     pub use crate::{
-        Attributes, Context, DirectorySink, Entry, HandleId, Lock, LockOwner, NewNode, NodeId, Opened, SetAttributes,
-        Statistics, WriteKind,
+        Attributes, Context, DirectorySink, Entry, HandleId, Lock, LockOwner, NewNode, NodeId, OpenHandle,
+        SetAttributes, Statistics, WriteKind,
     };
 }
 
@@ -130,13 +130,13 @@ macro_rules! method_of_file_system {
             context: &$crate::signature::Context<'_>, parent: $crate::signature::NodeId, name: &[u8], new_parent: $crate::signature::NodeId, new_name: &[u8], flags: u32
         ) -> Result<(), $crate::signature::Errno> } };
     (open $how:tt) => { $crate::method_of_file_system! { @ $how
-        fn open(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, flags: u32) -> Result<$crate::signature::Opened, $crate::signature::Errno> } };
+        fn open(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, flags: u32) -> Result<$crate::signature::OpenHandle, $crate::signature::Errno> } };
     (create $how:tt) => { $crate::method_of_file_system! { @ $how
         fn create(context: &$crate::signature::Context<'_>, parent: $crate::signature::NodeId, name: &[u8], new: &$crate::signature::NewNode, flags: u32)
-            -> Result<($crate::signature::Entry, $crate::signature::Opened), $crate::signature::Errno> } };
+            -> Result<($crate::signature::Entry, $crate::signature::OpenHandle), $crate::signature::Errno> } };
     (create_unnamed $how:tt) => { $crate::method_of_file_system! { @ $how
         fn create_unnamed(context: &$crate::signature::Context<'_>, parent: $crate::signature::NodeId, new: &$crate::signature::NewNode, flags: u32)
-            -> Result<($crate::signature::Entry, $crate::signature::Opened), $crate::signature::Errno> } };
+            -> Result<($crate::signature::Entry, $crate::signature::OpenHandle), $crate::signature::Errno> } };
     (read $how:tt) => { $crate::method_of_file_system! { @ $how
         fn read(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, handle: $crate::signature::HandleId, offset: u64, out: &[$crate::signature::VolatileSlice<'_>])
             -> Result<usize, $crate::signature::Errno> } };
@@ -164,7 +164,7 @@ macro_rules! method_of_file_system {
     (release $how:tt) => { $crate::method_of_file_system! { @ $how
         fn release(node: $crate::signature::NodeId, handle: $crate::signature::HandleId, owner: Option<$crate::signature::LockOwner>) -> () } };
     (open_directory $how:tt) => { $crate::method_of_file_system! { @ $how
-        fn open_directory(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId) -> Result<$crate::signature::Opened, $crate::signature::Errno> } };
+        fn open_directory(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId) -> Result<$crate::signature::OpenHandle, $crate::signature::Errno> } };
     (read_directory $how:tt) => { $crate::method_of_file_system! { @ $how
         fn read_directory(
             context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, handle: $crate::signature::HandleId, offset: u64, sink: &mut dyn $crate::signature::DirectorySink

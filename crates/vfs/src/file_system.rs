@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Context, DirectoryEntry, Entry, HandleId, Lock, LockOwner, NewNode, NodeId, Opened, SetAttributes,
+    Attributes, Context, DirectoryEntry, Entry, HandleId, Lock, LockOwner, NewNode, NodeId, OpenHandle, SetAttributes,
     Statistics, WriteKind,
 };
 
@@ -137,10 +137,10 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`, or
     /// [`OPEN_TO_EXECUTE`](crate::OPEN_TO_EXECUTE). `ENOSYS` means that files need no open, and requests use the default handle.
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno>;
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno>;
 
     /// Creates a regular file and opens it; `flags` are those of open(2). Returns `EEXIST` if the name exists, with
-    /// or without `O_EXCL`: whoever checks permissions must look the name up first.
+    /// or without `O_EXCL`: a caller that checks permissions must look the name up first.
     fn create(
         &self,
         context: &Context<'_>,
@@ -148,7 +148,7 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno>;
+    ) -> Result<(Entry, OpenHandle), Errno>;
 
     /// Creates a regular file without a name (`O_TMPFILE`) on the file system of the directory `parent`, and opens
     /// it.
@@ -158,7 +158,7 @@ pub trait FileSystem: Send + Sync + 'static {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno>;
+    ) -> Result<(Entry, OpenHandle), Errno>;
 
     /// Reads a file from `offset` into the slices of `out`, in order. Returns the number of bytes, which is smaller
     /// than requested only at the end of the file.
@@ -231,7 +231,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>);
 
     /// Opens a directory. `ENOSYS` means that directories need no open.
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno>;
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno>;
 
     /// Adds a directory's entries to `sink` until it is full, from `offset` on: 0, or the `next` of an entry. Entries
     /// that persist appear exactly once, whatever is added or removed meanwhile.

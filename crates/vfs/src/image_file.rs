@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
+    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, OpenHandle,
     SetAttributes, SetTime, Statistics, WriteKind, not_supported,
 };
 
@@ -208,7 +208,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         Ok(self.image_attributes(&device))
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         self.check_image(node)?;
         let device = self.device(context)?;
         let flags = OFlags::from_bits_retain(flags);
@@ -219,7 +219,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
             // A disk cannot change its size.
             return Err(Errno::PERM);
         }
-        Ok(Opened { handle: HandleId::default(), caching: Caching::Keep, parallel_direct_writes: true })
+        Ok(OpenHandle { handle: HandleId::default(), caching: Caching::Keep, parallel_direct_writes: true })
     }
 
     fn read(
@@ -315,8 +315,8 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         }
     }
 
-    fn open_directory(&self, _context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        if node == self.image() { Err(Errno::NOTDIR) } else { Ok(Opened::default()) }
+    fn open_directory(&self, _context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
+        if node == self.image() { Err(Errno::NOTDIR) } else { Ok(OpenHandle::default()) }
     }
 
     fn read_directory(

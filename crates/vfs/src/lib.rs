@@ -54,7 +54,7 @@ pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId,
-    OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind,
+    OPEN_TO_EXECUTE, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use one_client::OneClient;
 pub use overlay::Overlay;

@@ -182,9 +182,9 @@ pub enum Caching {
 /// `do_open_execat` of fs/exec.c). Programs cannot set it, because open(2) ignores it.
 pub const OPEN_TO_EXECUTE: u32 = 1 << 5;
 
-/// The result of an open.
+/// An open file or directory, as the file system gives it to the client that opened it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenHandle {
     /// The handle.
     pub handle: HandleId,
     /// How its content may be cached.

@@ -20,8 +20,8 @@ use vm_memory::VolatileSlice;
 
 use crate::passing::PassingOn;
 use crate::{
-    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
-    Statistics, WriteKind, not_supported,
+    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle,
+    SetAttributes, Statistics, WriteKind, not_supported,
 };
 
 /// See the module.
@@ -93,14 +93,14 @@ impl OneClient {
     }
 
     /// Records an open file, unless files need no open.
-    fn opened(&self, node: NodeId, opened: Opened) -> Opened {
+    fn opened(&self, node: NodeId, opened: OpenHandle) -> OpenHandle {
         if opened.handle != HandleId::default() {
             self.held().files.insert((node, opened.handle));
         }
         opened
     }
 
-    fn created(&self, (entry, opened): (Entry, Opened)) -> (Entry, Opened) {
+    fn created(&self, (entry, opened): (Entry, OpenHandle)) -> (Entry, OpenHandle) {
         (self.learned(entry), self.opened(entry.node, opened))
     }
 }
@@ -223,7 +223,7 @@ impl FileSystem for OneClient {
         self.of_nodes([parent, new_parent])?.rename(context, parent, name, new_parent, new_name, flags)
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         self.of_node(node)?.open(context, node, flags).map(|opened| self.opened(node, opened))
     }
 
@@ -234,7 +234,7 @@ impl FileSystem for OneClient {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.of_node(parent)?.create(context, parent, name, new, flags).map(|created| self.created(created))
     }
 
@@ -244,7 +244,7 @@ impl FileSystem for OneClient {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.of_node(parent)?.create_unnamed(context, parent, new, flags).map(|created| self.created(created))
     }
 
@@ -320,7 +320,7 @@ impl FileSystem for OneClient {
         }
     }
 
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         let opened = self.of_node(node)?.open_directory(context, node)?;
         if opened.handle != HandleId::default() {
             self.held().directories.insert((node, opened.handle));

@@ -221,7 +221,7 @@ fn a_name_that_leads_elsewhere_by_now_is_neither_removed_nor_moved() {
             assert_eq!(attempt(), Err(Errno::STALE), "{name}: {what}");
             scene.assert_unharmed("x");
         }
-        // Who has looked again may do as it likes.
+        // A client that has looked again may remove it.
         assert_eq!(layer.unlink(&USER, root, b"x"), Ok(()), "{name}");
         assert_eq!(scene.look_up("x").map(|_| ()), Err(Errno::NOENT), "{name}");
 
@@ -286,7 +286,7 @@ fn permissions_that_were_taken_away_are_not_used() {
             assert_eq!(attempt(node), Err(Errno::STALE), "{name}: {what}");
             scene.assert_unharmed("x");
         }
-        // Who was told of them may.
+        // A client that was told of them may.
         let node = scene.look_up("x").unwrap().node;
         let opened = layer.open(&USER, node, READ).unwrap_or_else(|errno| panic!("{name}: {errno}"));
         layer.release(node, opened.handle, None);
@@ -349,14 +349,14 @@ fn a_directory_is_not_changed_by_rights_that_were_taken_away() {
             for (what, attempt) in attempts {
                 let directory = scene.directory_permitted("d", mode);
                 assert_eq!(attempt(directory), Err(Errno::STALE), "{name}: {what}, {mode:o}");
-                // What a client knows it may look up anew, by which it learns of new permissions.
+                // A client may look up again what it knows; so it learns of new permissions.
                 let file = layer.lookup(&USER, directory.node, b"f").map(|entry| entry.node);
                 assert_eq!(file, Ok(directory.file), "{name}: {what}, {mode:o}");
                 assert!(scene.is_unchanged("d"), "{name}: {what}, {mode:o}");
                 assert_eq!(fs::read_to_string(scene.host("mine")).unwrap(), "mine", "{name}: {what}, {mode:o}");
             }
         }
-        // Who has looked again may; and root did not have to.
+        // A client that has looked again may; root did not have to look.
         let directory = scene.directory_permitted("d", 0o700);
         layer.attributes(&USER, directory.node, None).unwrap();
         assert_eq!(layer.unlink(&USER, directory.node, b"f"), Ok(()), "{name}");
@@ -379,7 +379,7 @@ fn whoever_brings_something_up_leaves_nobody_what_was_taken_away() {
         let opened = layer.open(&root, node, WRITE).unwrap();
         layer.release(node, opened.handle, None);
         assert_eq!(layer.open(&USER, node, READ).map(|_| ()), Err(Errno::STALE), "{name}");
-        // Who has looked again may.
+        // A client that has looked again may.
         layer.attributes(&USER, node, None).unwrap();
         assert_eq!(layer.open(&USER, node, READ).map(|_| ()), Ok(()), "{name}");
     }

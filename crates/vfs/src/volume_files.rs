@@ -14,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use crate::name::check_long_name;
 use crate::{
-    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened, Statistics,
+    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, OpenHandle, Statistics,
     not_supported, read_only,
 };
 
@@ -222,7 +222,7 @@ impl FileSystem for VolumeFiles {
         self.volume.target(node).map_err(|error| self.fail(node, &error))
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         self.file(node)?;
         let reads = flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32;
         // Writers do not get ENOSYS: the kernel would then stop sending opens for readers too.
@@ -267,7 +267,7 @@ impl FileSystem for VolumeFiles {
         }
     }
 
-    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         self.directory(node)?;
         Err(Errno::NOSYS)
     }

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!((rate(0, Duration::from_secs(1)), rate(u64::MAX, Duration::from_nanos(1))), (None, None));
     }
 
-    /// A machine on which so many readings in a row are interrupted, between counter and clock, before each that is not.
+    /// Measures on a machine that interrupts `interrupted` readings in a row, between counter and clock, and then lets one pass.
     fn measured(interrupted: usize, span: Duration, ticks: impl Fn(Duration) -> u64) -> Option<u32> {
         let begin = Instant::now();
         let now = std::cell::Cell::new(Duration::from_secs(5));

@@ -217,11 +217,6 @@ impl Process {
         self.console.wait_for_end();
         self.console.lock().log_error.take()
     }
-
-    /// The last lines of the guest's console so far.
-    pub fn console_tail(&self) -> Vec<String> {
-        last_lines(lines_of(&self.console.bytes()))
-    }
 }
 
 impl Drop for Process {

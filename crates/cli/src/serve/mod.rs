@@ -148,7 +148,7 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
 
 /// Starts a server, prints how to use what it serves, and waits until SIGINT or SIGTERM ends it, or it ends by itself.
 fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
-    // Caught before the socket or mount is visible: whoever sees it may end the server.
+    // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;
     let complain_of_few = limited();
     let service = start(Events::new(move |event| match event {
@@ -156,9 +156,11 @@ fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, Job
         // Clients that come and go by the thousand must not fill a log.
         ServiceEvent::Fault(_) => complain_of_few(event),
     }))?;
-    introduce(service.introduction());
     service.confine_waiter();
     signals.lead_to(service.stopper());
+    if let Some(lines) = service.introduction() {
+        introduce(lines);
+    }
     Ok(service.wait()?)
 }
 

@@ -35,17 +35,58 @@ fn the_same_tree_is_taken_and_another_is_refused() {
     }
     let overlay = std::fs::metadata(dir.path().join("overlay")).unwrap();
     std::fs::write(dir.path().join("tree/file"), "changed").unwrap();
-    let again = || {
-        let arguments = ["tree", "socket", "overlay"].map(|name| dir.path().join(name).display().to_string());
-        let [tree, socket, overlay] = &arguments;
-        inarch(["serve", "blk", tree, "--socket", socket, "--overlay", overlay])
-    };
-    let output = again();
-    assert_eq!(output.status.code(), Some(125));
-    let text = support::stderr(&output);
-    assert!(text.lines().any(|line| line.starts_with("inarch: ") && line.contains("overlay")), "{text}");
+    assert_refused(dir.path(), "overlay", &["overlay"]);
     assert_eq!(std::fs::metadata(dir.path().join("overlay")).unwrap().len(), overlay.len(), "the overlay was touched");
-    assert!(!dir.path().join("socket").exists());
+}
+
+/// Every server of a disk refuses `overlay` for `tree`, and says so in one line: there is nothing to use.
+fn assert_refused(dir: &Path, overlay: &str, parts: &[&str]) {
+    let [tree, overlay, place] = ["tree", overlay, "place"].map(|name| dir.join(name).display().to_string());
+    for words in
+        [["blk", &tree, "--socket", &place].as_slice(), &["nbd", &tree, "--socket", &place], &["file", &tree, &place]]
+    {
+        if words[0] == "file" && !Path::new("/dev/fuse").exists() {
+            continue;
+        }
+        let output = inarch(["serve"].iter().chain(words).chain(&["--overlay", &overlay]));
+        assert_one_line(&output, parts);
+        assert_eq!(support::stdout(&output), "");
+        assert!(!Path::new(&place).exists(), "{words:?}");
+    }
+}
+
+#[test]
+fn what_is_no_overlay_is_refused_before_anything_else_is_said() {
+    let dir = scratch();
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    std::fs::write(dir.path().join("letter"), "dear ".repeat(10_000)).unwrap();
+    assert_refused(dir.path(), "letter", &["letter"]);
+    assert_refused(dir.path(), "tree", &["tree"]);
+    assert_refused(dir.path(), "none/overlay", &["none"]);
+    assert_eq!(std::fs::read_to_string(dir.path().join("letter")).unwrap(), "dear ".repeat(10_000));
+}
+
+#[test]
+fn a_share_refuses_the_writes_of_another_directory_before_anything_else_is_said() {
+    let dir = scratch();
+    let [one, other, over, socket] =
+        ["one", "other", "over", "socket"].map(|name| dir.path().join(name).display().to_string());
+    for name in [&one, &other] {
+        std::fs::create_dir(name).unwrap();
+    }
+    for wire in ["virtiofs", "9p"] {
+        let mut first = Command::new(INARCH)
+            .args(["serve", wire, &one, "--socket", &socket, "--overlay", &over])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert!(within(LONG, || Path::new(&socket).exists()), "the server does not come up");
+        host("kill", &["-TERM", &first.id().to_string()], Path::new("/"));
+        assert_eq!(first.wait().unwrap().code(), Some(0));
+        let output = inarch(["serve", wire, &other, "--socket", &socket, "--overlay", &over]);
+        assert_one_line(&output, &["over", "it has those over"]);
+        assert!(!Path::new(&socket).exists());
+    }
 }
 
 #[test]
@@ -53,9 +94,7 @@ fn one_server_at_a_time_has_it() {
     let dir = scratch();
     std::fs::create_dir(dir.path().join("tree")).unwrap();
     let first = serve(dir.path());
-    let paths = ["tree", "second-socket", "overlay"].map(|name| dir.path().join(name).display().to_string());
-    let output = inarch(["serve", "blk", &paths[0], "--socket", &paths[1], "--overlay", &paths[2]]);
-    assert_eq!(output.status.code(), Some(125), "{}", support::stderr(&output));
+    assert_refused(dir.path(), "overlay", &["overlay"]);
     assert_eq!(end(first), Some(0));
 }
 

@@ -33,7 +33,7 @@ fn the_command_returns(scene: &Scene) {
     let said = fs::read_to_string(scene.usual_log()).unwrap();
     let tree = scene.path().join("tree");
     assert!(said.contains(&format!("]: mounted {} on ", tree.display())) && said.starts_with("20"), "{said}");
-    // A session of its own without a terminal, in which it is not found by the caller's files and directory.
+    // It has a session of its own without a terminal, and neither the caller's files nor its directory.
     let [_, group, session, terminal] = relations(server)[..] else { panic!() };
     assert_eq!((group, session, terminal), (i64::from(server), i64::from(server), 0));
     let link = |name: &str| fs::read_link(format!("/proc/{server}/{name}")).unwrap();
@@ -78,11 +78,17 @@ fn the_log_names_places_whole() {
 #[test]
 fn an_overlay_that_is_refused_stays_as_it_was() {
     let scene = Scene::new();
-    let script = "mkdir shared && echo dear > shared/letter && chmod 1777 shared; \
-                  $INARCH mount -b tree point --overlay shared; echo $?; stat -c %a shared; ls -A shared";
-    let refused = scene.shell(script);
-    assert_eq!(stdout(&refused), "125\n1777\nletter\n");
-    assert!(stderr(&refused).contains("it has other things in it (letter)"), "{}", stderr(&refused));
+    for (made, left, reason) in [
+        ("mkdir -m 700 shared; echo dear > shared/letter", "125\n700\nletter\n", "it has other things in it (letter)"),
+        ("rm -r shared; mkdir -m 1777 shared", "125\n1777\n", "other users can enter it (mode 1777)"),
+        ("chmod 755 shared", "125\n755\n", "other users can enter it (mode 0755)"),
+    ] {
+        let used = "$INARCH mount -b tree point --overlay shared; echo $?; stat -c %a shared; ls -A shared";
+        let refused = scene.shell(&format!("{made}; {used}"));
+        assert_eq!(stdout(&refused), left, "{}", stderr(&refused));
+        assert_eq!(stderr(&refused).lines().count(), 1, "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(reason), "{}", stderr(&refused));
+    }
 }
 
 #[test]

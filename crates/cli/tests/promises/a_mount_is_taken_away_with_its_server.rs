@@ -1,5 +1,5 @@
-//! Promise: `inarch umount` takes mounts of Inarch away, and nothing else; when it returns their servers have ended, or it has said
-//! who uses what.
+//! Promise: `inarch umount` unmounts what Inarch mounted, and nothing else; when it returns, the servers have ended, or a line
+//! names the users of a mount.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -291,7 +291,7 @@ fn what_covers_a_mount_is_named() {
     kill(lower);
     let used = scene.shell("$INARCH umount point");
     assert_status(&used, 0);
-    assert!(stderr(&used).contains("tree beneath, and it is there still"), "{}", stderr(&used));
+    assert!(stderr(&used).contains("tree, was covered and is visible now"), "{}", stderr(&used));
     assert_status(&scene.shell("$INARCH umount point"), 0);
     assert!(!is_mounted(scene.path()));
 

@@ -71,7 +71,7 @@ fn a_mount_is_ready_without_having_read_the_tree() {
     }
 }
 
-/// An ext4 image of a few directories, of which the one block of `d7` is damaged.
+/// An ext4 image of a few directories; the only block of `d7` is damaged.
 fn damaged(scene: &Scene) {
     let script = "for d in $(seq 20); do mkdir tree/d$d; echo $d > tree/d$d/file; done; mke2fs -qt ext4 -b 1024 -d tree t.ext4 16M 2>&1";
     assert_status(&scene.shell(script), 0);
@@ -103,7 +103,7 @@ fn damage_to_one_directory_is_an_error_of_that_one() {
         let said = format!("t.ext4: inode {}: has a block with a wrong checksum", inode.trim());
         assert_eq!(log.matches(&said).count(), 1, "{log}");
     }
-    // Whoever needs all of it refuses it.
+    // A command that needs all of the image refuses it.
     let plan = inarch(["plan", scene.path().join("t.ext4").to_str().unwrap()]);
     assert_one_line(&plan, &["it is damaged: \"d7\": has a block with a wrong checksum"]);
 }

@@ -313,7 +313,7 @@ fn requests_come_by_io_uring_where_that_is_on() {
     switching.kill().unwrap();
     switching.wait().unwrap();
     fs::write(RING_SWITCH, "Y").unwrap();
-    // Killed while there are requests: whoever made them gets an error, and nothing is left.
+    // Killed while there are requests: their callers get errors, and nothing is left.
     let mut server = Server::start(dir.path(), "tree", &["--io-uring", "on", "--changes", "host"]);
     let mut busy = Command::new("sh")
         // The point alone is found after the mount's end too.

@@ -195,7 +195,7 @@ fn habitual_words_do_what_they_do_elsewhere() {
 #[test]
 fn ports_kernel_words_and_devices_are_the_guests() {
     let dir = scratch();
-    // Whoever takes the port meanwhile is unlucky for us.
+    // The test fails if another program takes the port meanwhile.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = "import socket; s = socket.create_server(('', 8000)); print('listening', flush=True); \
                   c = s.accept()[0]; c.sendall(b'from the guest'); c.close()";

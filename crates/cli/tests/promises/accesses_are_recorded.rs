@@ -1,6 +1,6 @@
 //! Promise: `inarch mount --record FILE` writes down each name that is looked for, found or not, what is opened, read and
-//! changed, and what fails, every time and by whom; or, of a command, everything once. Nothing is left out: who is faster than
-//! the file waits, and a record that is not whole cannot be taken for one that is.
+//! changed, and what fails, every time and by whom; or, of a command, everything once. Nothing is left out: a program that is
+//! faster than the file waits, and an incomplete record cannot be taken for a complete one.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -352,7 +352,7 @@ fn who_is_faster_than_the_record_waits_for_it() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // The pipe has somebody at its other end, who reads nothing yet.
+    // The pipe has a reader, which reads nothing yet.
     let held = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("record")).unwrap();
     let mut server = Server::start(dir.path(), "tree", &["--record", "record"]);
     let mut seeker =

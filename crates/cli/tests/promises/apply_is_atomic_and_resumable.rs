@@ -126,7 +126,7 @@ fn killed_at_any_point_it_is_gone_on_with() {
     assert_status(&last, 0);
     assert_same(&without_mtimes(&scene.manifest(&root)), &wanted);
     let left = host("find", &[".", "-name", ".inarch-*"], &root);
-    assert_eq!(left, "", "names of ours are left");
+    assert_eq!(left, "", "temporary names are left");
 }
 
 #[test]

@@ -37,8 +37,8 @@ const TREE: &str = r#"
     find . -depth -exec touch -h -d '2021-03-04 05:06:07.123456789' {} +
     touch -h -d '1969-12-31 23:59:58' one; touch -d '2040-01-01 00:00:00.5' lines; touch -d @981173106 dir empty ."#;
 
-/// The tree by the tools of each format. The image layout has two layers: the lower one has too much, of which the upper
-/// one removes what it names, a directory among it, and everything in `odd`, which it then fills.
+/// The tree by the tools of each format. The image layout has two layers. The lower one has more than the tree; the upper one
+/// removes that by name, a directory too, and replaces everything in `odd`.
 const SOURCES: &str = r#"
     pack() { tar --xattrs --xattrs-include='*' --acls --format=pax --sort=name "$@" . 2>/dev/null; }
     pack -C tree -cf t.tar; gzip -k t.tar; xz -k -0 t.tar; zstd -q -k t.tar

@@ -33,7 +33,7 @@ fn fill(dir: &Path, name: &str) {
     rustix::fs::setxattr(&capable, "security.capability", &capabilities, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// What of a directory has power, by name.
+/// The names in a directory that give power.
 fn powers(dir: &Path, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir.join(name)).unwrap() {

@@ -157,7 +157,7 @@ fn acceleration_is_what_works_and_is_said_once() {
     let first = run("--rm");
     assert!(first.len() <= 1 && first.iter().all(|line| line.len() < 120), "{first:?}");
     assert!(run("--rm").is_empty(), "said twice");
-    // Who asks is told, and why.
+    // With --verbose it is said again.
     assert_eq!(run("--verbose").len(), first.len());
     // Whichever it was, the second run knew: there is a verdict, or there is no /dev/kvm to have one about.
     let verdict = dir.path().join("inarch/kvm-verdicts").exists();

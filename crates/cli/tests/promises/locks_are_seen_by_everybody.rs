@@ -1,5 +1,5 @@
-//! Promise: with `--locks host`, programs in a mount, in another mount and on the host exclude each other; a lock ends with who
-//! has it; and who waits can be interrupted.
+//! Promise: with `--locks host`, programs in a mount, in another mount and on the host exclude each other; a lock ends with
+//! its owner, and a program that waits for one can be interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -158,7 +158,7 @@ fn waiting(dir: &Path) {
         waiter.signal("-USR1");
     }
     let interrupted = |number: usize| dir.join(format!("waiter{number}.interrupted")).exists();
-    assert!(within(LONG, || (0..10).all(interrupted)), "who waits cannot be interrupted");
+    assert!(within(LONG, || (0..10).all(interrupted)), "a program that waits cannot be interrupted");
     for waiter in &waiters[10..20] {
         waiter.signal("-KILL");
     }

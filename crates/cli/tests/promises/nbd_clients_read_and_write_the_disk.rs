@@ -157,7 +157,7 @@ fn over_tcp_it_is_this_machines_alone_and_ends_with_its_client() {
         .unwrap();
     let address = format!("127.0.0.1:{port}");
     assert!(within(LONG, || std::net::TcpStream::connect(&address).is_ok()));
-    // Whoever only looks does not end it.
+    // A client that only asks for the exports does not end it.
     host("nbdinfo", &["--list", &format!("nbd://{address}")], dir.path());
     host("nbdcopy", &[&format!("nbd://{address}"), "copy"], dir.path());
     let output = server.wait_with_output().unwrap();

@@ -174,7 +174,7 @@ fn check_capabilities(server: &Server, arguments: &[&str]) {
     assert!(told < 12, "{}", server.guard);
 }
 
-/// Whose line tells of a mount namespace has one, in which there is nothing but what it serves.
+/// A server whose line mentions a mount namespace has one, with nothing in it but what it serves.
 fn check_names(server: &Server, dir: &Path, arguments: &[&str]) {
     let namespace = |link: PathBuf| fs::read_link(link).unwrap();
     let has_own = namespace(server.of_serving_thread("ns/mnt")) != namespace("/proc/self/ns/mnt".into());

@@ -205,7 +205,7 @@ impl Talk {
     }
 }
 
-/// What of a tree can go stale: content, size, a name that was there, one that was not, a target, permissions.
+/// Prints what can go stale in a tree: content, size, a name that was there, one that was not, a target, permissions.
 const LOOK: &str = "cat file; ls; stat -c %s,%a file; readlink link; ls -d later 2>/dev/null; true";
 
 #[test]
@@ -253,7 +253,7 @@ fn changes_are_seen(via: &str) {
     second.ask("echo other > new; mv new file");
     assert_eq!(first.ask("sleep 1.1; cat file"), "other\n");
 
-    // Whoever is told to be alone has the host see what it has synchronised, and keeps what it knows.
+    // With changes=guest the host sees what the guest has synchronised, and the guest keeps what it knows.
     let own = dir.path().join("own");
     fs::create_dir(&own).unwrap();
     let mut alone = Talk::start(dir.path(), &format!("{}:/t,rw,via={via},changes=guest", own.display()));
@@ -262,7 +262,7 @@ fn changes_are_seen(via: &str) {
     assert_eq!(alone.ask("cat d/moved; ls"), "mine\nmore\nd\n");
     alone.end();
 
-    // Whoever was told that nobody changes it has it as it was.
+    // With changes=none the guest sees it as it was.
     assert_eq!(frozen.ask("stat -c %s file; cat file | head -c 4"), "4\nold\n");
     // A listing by 9P tells no more than names, so that a name is looked up when it is used.
     if via == "virtiofs" {

@@ -17,7 +17,7 @@ mod select;
 mod store;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use inarch_confine::Parsing;
 use crate::assemble::Assembly;
 use crate::notes::Notes;
 use crate::tar::{Archive, Whiteouts};
-use crate::{Damage, Host, Opened, ReadError, spool, tar};
+use crate::{Damage, Host, ReadError, TreeAndContent, spool, tar};
 pub use config::ImageConfig;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
@@ -40,59 +40,90 @@ use store::{ArchiveStore, Store};
 /// are unpacked into nameless files of `host`. `path` names it in messages.
 ///
 /// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
-/// layer is unknown; and the errors of [`tar::open_file`].
+/// layer is unknown; and the errors of [`open_tar_file`].
 pub fn open_file(
-    _: Parsing,
+    parsing: Parsing,
     (file, path): (File, &Path),
     reference: Option<&str>,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
+    let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
+    if file.metadata().map_err(failed)?.is_dir() {
+        let store = Store::Directory { host, path: path.to_owned() };
+        return open_store(&store, reference, host, damage, Notes::default());
+    }
     let mut notes = Notes::default();
-    let store = Store::open(file, path, host, damage, &mut notes)?;
-    open_store(&store, reference, host, damage, notes)
+    let archive = spool::open(file, path, host, damage, &mut notes)?;
+    open_archive(parsing, archive, reference, host, damage).map(|opened| after(notes, opened))
 }
 
-/// Like [`open_file`], for an uncompressed archive.
+/// Opens the image in an uncompressed archive, like [`open_file`].
 pub fn open_archive(
     _: Parsing,
     archive: Arc<dyn Backing>,
     reference: Option<&str>,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
     open_store(&store, reference, host, damage, notes)
 }
 
-/// Opens a tar archive like [`tar::open_file`], or the container image in it if it is one.
+/// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes; or the container image in it
+/// if it is one.
+///
+/// A plain archive in a regular file is read where it is, as long as the tree is used; a change of it is detected. Any
+/// other is first unpacked into a nameless file of `host`. `path` names it in messages.
+///
+/// A member that cannot be part of a tree, because its path contains `..` or it links to a missing file, is left out
+/// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it; for an image,
+/// those of [`open_file`].
 pub fn open_tar_file(
-    _: Parsing,
+    parsing: Parsing,
     file: File,
     path: &Path,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::open(file, path, host, damage, &mut notes)?;
-    open_tar(backing, host, damage, notes)
+    let archive = spool::open(file, path, host, damage, &mut notes)?;
+    open_tar(parsing, archive, host, damage).map(|opened| after(notes, opened))
 }
 
 /// Like [`open_tar_file`], for an archive from a pipe.
-pub fn open_tar_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_tar_stream(
+    parsing: Parsing,
+    input: impl Read,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
-    open_tar(backing, host, damage, notes)
+    let archive = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
+    open_tar(parsing, archive, host, damage).map(|opened| after(notes, opened))
 }
 
-fn open_tar(backing: Arc<dyn Backing>, host: &dyn Host, damage: Damage, mut notes: Notes) -> Result<Opened, ReadError> {
-    let archive = ArchiveStore::open(backing, host, damage, &mut notes)?;
+/// Opens an uncompressed tar archive, or the container image in it, like [`open_tar_file`].
+pub fn open_tar(
+    _: Parsing,
+    archive: Arc<dyn Backing>,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
+    let mut notes = Notes::default();
+    let archive = ArchiveStore::open(archive, host, damage, &mut notes)?;
     if archive.is_image() {
         return open_store(&Store::Archive(archive), None, host, damage, notes);
     }
     let ArchiveStore { tree, extents, backing } = archive;
     Ok(tar::opened((*tree, extents), vec![backing], notes))
+}
+
+/// Adds the notes of an earlier step.
+fn after(earlier: Notes, opened: TreeAndContent) -> TreeAndContent {
+    let notes = earlier.into_lines().into_iter().chain(opened.notes).collect();
+    TreeAndContent { notes, ..opened }
 }
 
 fn open_store(
@@ -101,7 +132,7 @@ fn open_store(
     host: &dyn Host,
     damage: Damage,
     mut notes: Notes,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let Image { layers: listed, config } = select::image(store, reference, &mut notes)?;
     let layers = layers::open(store, &listed, host, damage, &mut notes)?;
     let mut assembly = Assembly::new();
@@ -116,7 +147,7 @@ fn open_store(
     }
     let backings = layers.into_iter().map(|blob| blob.backing).collect();
     let files = assembly.finish().map_err(tar::too_much)?;
-    Ok(Opened { image: Some(config), ..tar::opened(files, backings, notes) })
+    Ok(TreeAndContent { image: Some(config), ..tar::opened(files, backings, notes) })
 }
 
 /// Adds the layer's name to an error.

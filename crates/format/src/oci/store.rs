@@ -1,8 +1,7 @@
 //! [`Store`]: the documents and layers of images, in a directory or in a tar archive.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile, read_backing};
@@ -12,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::document::{DockerImage, LayoutFile, MAX_DOCUMENT};
 use super::malformed;
 use crate::notes::Notes;
-use crate::{Damage, Host, ReadError, spool, tar};
+use crate::{Damage, Host, ReadError, tar};
 
 /// The most symlinks on the way to one file of an archive. `docker save` links layers that images share.
 const MAX_SYMLINKS: u32 = 8;
@@ -42,22 +41,6 @@ pub(super) struct Blob {
 }
 
 impl<'h> Store<'h> {
-    /// Opens a directory, which `host` has too, or an archive. A compressed one is unpacked into a nameless file.
-    pub(super) fn open(
-        file: File,
-        path: &Path,
-        host: &'h dyn Host,
-        damage: Damage,
-        notes: &mut Notes,
-    ) -> Result<Store<'h>, ReadError> {
-        let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
-        if file.metadata().map_err(failed)?.is_dir() {
-            return Ok(Store::Directory { host, path: path.to_owned() });
-        }
-        let backing = spool::open(file, path, host, damage, notes)?;
-        ArchiveStore::open(backing, host, damage, notes).map(Store::Archive)
-    }
-
     /// The regular file with that name, if it exists.
     pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
         match self {

@@ -60,7 +60,7 @@ pub enum FileKind {
     Tar,
     /// What is compressed by gzip, zstd or xz: a tar archive, as nothing else that is compressed can be a source.
     CompressedTar,
-    /// A file system, and who reads it.
+    /// A file system, with its reader.
     Volume(&'static Reader),
 }
 

@@ -1,7 +1,7 @@
 //! Every kind of file is recognised; none is taken for an archive without files.
 
 use super::*;
-use crate::reader_by_name;
+use crate::readers;
 
 /// Zeros with bytes put at some places.
 fn head(parts: &[(usize, &[u8])]) -> Vec<u8> {
@@ -16,7 +16,7 @@ fn head(parts: &[(usize, &[u8])]) -> Vec<u8> {
 const EXT4: (usize, &[u8]) = (1080, b"\x53\xef");
 
 fn volume(name: &str) -> FileKind {
-    FileKind::Volume(reader_by_name(name).unwrap())
+    FileKind::Volume(readers().iter().find(|reader| reader.name == name).unwrap())
 }
 
 fn other(parts: &[(usize, &[u8])]) -> String {

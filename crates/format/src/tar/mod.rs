@@ -1,7 +1,7 @@
 //! Tar: reads archives without unpacking them, and writes trees as archives.
 //!
-//! *Reading*: an archive is indexed once ([`open_file`], [`open_stream`], [`open`]); a file's content is a range of the
-//! archive. A compressed archive, or one from a pipe, is first unpacked into a nameless file. It reads v7, ustar, GNU
+//! *Reading*: an archive is indexed once ([`crate::oci::open_tar_file`]); a file's content is a range of the archive. A
+//! compressed archive, or one from a pipe, is first unpacked into a nameless file. It reads v7, ustar, GNU
 //! and PAX archives, in any mixture.
 //!
 //! The parser is our own. The `tar` crate reads entries as a stream: it does not say where the parts of a sparse file
@@ -19,7 +19,6 @@ mod spec;
 mod write;
 
 pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive, too_much};
-pub use read::{open, open_file, open_stream};
 pub use write::Tar;
 
 /// Whether a block is a member's header, by its checksum, which archives from before the `ustar` magic have too.

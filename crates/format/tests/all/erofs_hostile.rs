@@ -10,10 +10,10 @@ use crate::erofs::{Bytes, Pattern, make};
 use inarch_block::read_content;
 use inarch_confine::Parsing;
 use inarch_format::erofs::open;
-use inarch_format::{Opened, ReadError};
+use inarch_format::{ReadError, TreeAndContent};
 use inarch_tree::{Attributes, DataRange, InodeId, Tree};
 
-fn try_open(image: Vec<u8>) -> Result<Opened, ReadError> {
+fn try_open(image: Vec<u8>) -> Result<TreeAndContent, ReadError> {
     open(Parsing::unconfined(), Arc::new(Bytes(image)))
 }
 
@@ -385,7 +385,8 @@ fn algorithms_and_clusters_that_are_not_known() {
 
 #[test]
 fn a_small_image_of_a_huge_compressed_file() {
-    // Whoever went through all of it would not come back: an exabyte whose index would go far beyond the image; and one piece of a gigabyte, cluster for cluster.
+    // A reader that went through all of it would not come back: an exabyte whose index would end far beyond the image, and one piece of
+    // a gigabyte, cluster by cluster.
     let huge = compressed(1 << 60, &[(1, 0, 8)], 0, 0);
     for offset in [0, 1 << 59, (1 << 60) - 10] {
         read_compressed(huge.clone(), offset, 10).unwrap_err();

@@ -12,10 +12,10 @@ use crate::common::*;
 use crate::erofs::{Pattern, assert_same, compare, make, odd_tree};
 use inarch_block::BackingFile;
 use inarch_confine::Parsing;
-use inarch_format::Opened;
+use inarch_format::TreeAndContent;
 use inarch_format::erofs::open;
 
-fn read(image: &Path) -> Opened {
+fn read(image: &Path) -> TreeAndContent {
     let backing = BackingFile::new(File::open(image).unwrap(), image.into()).unwrap();
     open(Parsing::unconfined(), Arc::new(backing)).unwrap_or_else(|error| panic!("{image:?}: {error}"))
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use inarch_confine::Parsing;
 use inarch_format::squashfs::Squashfs;
-use inarch_format::{Damage, Format, ImageOptions, Layout, format_by_name, reader_by_name};
+use inarch_format::{Damage, Format, ImageOptions, Layout, format_by_name};
 use inarch_tree::Tree;
 
-use crate::common::{builder, file};
+use crate::common::{builder, file, reader};
 use crate::squashfs::{Pattern, compressed};
 
 fn tree(length: usize) -> Arc<Tree> {
@@ -39,8 +39,7 @@ fn a_name_of_256_bytes_comes_back_from_squashfs() {
     };
     let blocks = map.blocks();
     let device = inarch_block::Device::new(map, Arc::new(Pattern::new(&tree)), None, blocks);
-    let opened =
-        reader_by_name("squashfs").unwrap().walk(Parsing::unconfined(), Arc::new(device), Damage::Refused).unwrap();
+    let opened = reader("squashfs").walk(Parsing::unconfined(), Arc::new(device), Damage::Refused).unwrap();
     assert!(opened.tree.lookup(&[b'x'; 256]).is_some());
     assert_eq!(opened.tree.longer_name(255), opened.tree.lookup(&[b'x'; 256]));
 }

@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::common::compare::assert_same;
 use inarch_confine::Parsing;
-use inarch_format::{Damage, Opened, ThisHost, oci};
+use inarch_format::{Damage, ThisHost, TreeAndContent, oci};
 
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn open(path: &Path, reference: Option<&str>) -> Opened {
+fn open(path: &Path, reference: Option<&str>) -> TreeAndContent {
     let scratch = tempfile::tempdir().unwrap();
     let file = File::open(path).unwrap();
     let host = ThisHost::new(scratch.path()).with_layout(file.try_clone().unwrap().into(), path.to_owned());

@@ -9,7 +9,7 @@ use crate::squashfs::*;
 use inarch_block::{Backing, Cursor, read_content};
 use inarch_confine::Parsing;
 use inarch_format::squashfs::open;
-use inarch_format::{Algorithm, ImageOptions, Opened, ReadError};
+use inarch_format::{Algorithm, ImageOptions, ReadError, TreeAndContent};
 use inarch_tree::{InodeId, Tree};
 
 struct Image(Vec<u8>);
@@ -26,7 +26,7 @@ impl Backing for Image {
     }
 }
 
-fn open_bytes(bytes: &[u8]) -> Result<Opened, ReadError> {
+fn open_bytes(bytes: &[u8]) -> Result<TreeAndContent, ReadError> {
     open(Parsing::unconfined(), Arc::new(Image(bytes.to_vec())))
 }
 
@@ -178,7 +178,7 @@ fn a_directory_within_itself_is_refused() {
 #[test]
 fn sizes_beyond_the_image_are_refused() {
     let image = stored();
-    // The file's inode: its size follows fragment and offset, both of which no other has.
+    // The file's inode: its size follows its fragment and offset, which no other inode has.
     let start = table(&image, INODES);
     let size = 9000u64.to_le_bytes();
     for huge in [1 << 20, 1 << 40, i64::MAX as u64, u64::MAX] {

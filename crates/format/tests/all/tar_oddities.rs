@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::common::compare::facts_of_tree;
 use inarch_block::{Backing, read_content};
 use inarch_confine::Parsing;
-use inarch_format::tar;
-use inarch_format::{Damage, Opened, ReadError, ThisHost};
+use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent, oci};
 use inarch_tree::{DataRange, InodeId};
 
 struct Memory(Vec<u8>);
@@ -22,6 +21,12 @@ impl Backing for Memory {
         out.copy_from(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
+}
+
+/// Opens an archive with these bytes.
+fn read(bytes: &[u8], damage: Damage) -> Result<TreeAndContent, ReadError> {
+    let archive = Arc::new(Memory(bytes.to_vec()));
+    oci::open_tar(Parsing::unconfined(), archive, &ThisHost::new(&std::env::temp_dir()), damage)
 }
 
 /// An archive that is put together by hand.
@@ -83,18 +88,13 @@ impl Archive {
         self
     }
 
-    fn open(self) -> Result<Opened, ReadError> {
+    fn open(self) -> Result<TreeAndContent, ReadError> {
         self.end().open_bytes()
     }
 
     /// Without an end of its own.
-    fn open_bytes(self) -> Result<Opened, ReadError> {
-        tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(self.0)),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Refused,
-        )
+    fn open_bytes(self) -> Result<TreeAndContent, ReadError> {
+        read(&self.0, Damage::Refused)
     }
 
     /// Its names, a slash and a number behind each that has more than one.
@@ -117,12 +117,11 @@ impl Archive {
 }
 
 /// What can be read of damaged bytes.
-fn salvaged(bytes: Vec<u8>) -> Opened {
-    tar::open(Parsing::unconfined(), Arc::new(Memory(bytes)), &ThisHost::new(&std::env::temp_dir()), Damage::Salvaged)
-        .unwrap()
+fn salvaged(bytes: Vec<u8>) -> TreeAndContent {
+    read(&bytes, Damage::Salvaged).unwrap()
 }
 
-fn content(opened: &Opened, path: &str) -> String {
+fn content(opened: &TreeAndContent, path: &str) -> String {
     let inode = opened.tree.lookup(path.as_bytes()).unwrap_or_else(|| panic!("{path} is missing"));
     let mut bytes = vec![0; opened.tree.inode(inode).size() as usize];
     read_content(&*opened.content, inode, 0, &mut bytes).unwrap();
@@ -443,15 +442,7 @@ fn damage_costs_the_member_it_is_in_where_it_is_salvaged() {
     let opened = salvaged(cut.0);
     assert!(opened.tree.lookup(b"inner").is_none() && opened.tree.lookup(b"a").is_some());
     assert!(salvaged(Vec::new()).tree.entry_count() == 0 && salvaged(vec![0; 512]).tree.entry_count() == 0);
-    let none = tar::open(
-        Parsing::unconfined(),
-        Arc::new(Memory(vec![1; 4096])),
-        &ThisHost::new(&std::env::temp_dir()),
-        Damage::Salvaged,
-    )
-    .err()
-    .unwrap()
-    .to_string();
+    let none = read(&[1; 4096], Damage::Salvaged).err().unwrap().to_string();
     assert!(none.contains("no header of a tar"), "{none}");
 }
 
@@ -472,20 +463,10 @@ fn every_cut_and_every_flipped_byte() {
         .link(b'1', "hard", "s")
         .end();
     for end in 0..archive.0.len() {
-        let _ = tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(archive.0[..end].to_vec())),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Refused,
-        );
+        let _ = read(&archive.0[..end], Damage::Refused);
     }
     for end in 0..archive.0.len() {
-        let _ = tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(archive.0[..end].to_vec())),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Salvaged,
-        );
+        let _ = read(&archive.0[..end], Damage::Salvaged);
     }
     for at in 0..archive.0.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -500,14 +481,7 @@ fn every_cut_and_every_flipped_byte() {
                     block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
                 }
                 let both = [Damage::Refused, Damage::Salvaged];
-                for opened in both.iter().flat_map(|damage| {
-                    tar::open(
-                        Parsing::unconfined(),
-                        Arc::new(Memory(bytes.clone())),
-                        &ThisHost::new(&std::env::temp_dir()),
-                        *damage,
-                    )
-                }) {
+                for opened in both.iter().flat_map(|damage| read(&bytes, *damage)) {
                     for (id, inode) in opened.tree.inodes().filter(|(id, _)| *id != InodeId::ROOT) {
                         let mut content = vec![0; inode.size().min(4096) as usize];
                         read_content(&*opened.content, id, 0, &mut content).unwrap();
@@ -543,7 +517,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     };
     mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "none"]);
     let bomb = zstd::encode_all(Cursor::new(vec![0; 64 << 20]), 19).unwrap();
-    let error = tar::open_stream(Parsing::unconfined(), Cursor::new(bomb), &ThisHost::new(&disk), Damage::Refused)
+    let error = oci::open_tar_stream(Parsing::unconfined(), Cursor::new(bomb), &ThisHost::new(&disk), Damage::Refused)
         .err()
         .unwrap()
         .to_string();

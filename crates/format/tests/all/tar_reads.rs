@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::archive::{ALL, Capacity, is_root, run, sample};
 use crate::common::compare::{assert_facts, assert_same, facts_of_directory, facts_of_tree, open};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, Opened, ThisHost, tar};
+use inarch_format::{Damage, ThisHost, TreeAndContent, oci};
 
 const PLAIN: Capacity = Capacity { xattrs: false, times: false, long_names: false, large_owners: false, devices: true };
 
@@ -26,7 +26,7 @@ impl Sample {
     }
 
     /// What an archive of the sample is, by a program that is given the options.
-    fn archived(&self, program: &str, options: &[&str]) -> Opened {
+    fn archived(&self, program: &str, options: &[&str]) -> TreeAndContent {
         let archive = self.scratch.path().join("archive");
         let _ = fs::remove_file(&archive);
         let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
@@ -35,8 +35,8 @@ impl Sample {
         self.read(&archive)
     }
 
-    fn read(&self, archive: &Path) -> Opened {
-        let opened = tar::open_file(
+    fn read(&self, archive: &Path) -> TreeAndContent {
+        let opened = oci::open_tar_file(
             Parsing::unconfined(),
             open(archive),
             archive,
@@ -78,7 +78,7 @@ fn gnu_tar_of_every_format() {
     assert_same(&sample.archived("tar", &["--format=pax", "--xattrs", "--acls"]), &sample.source);
 }
 
-fn assert_holes(opened: &Opened) {
+fn assert_holes(opened: &TreeAndContent) {
     for name in ["sparse", "sparse-end", "hole"] {
         let inode = opened.tree.lookup(name.as_bytes()).unwrap();
         let ranges = opened.tree.sparse_ranges(inode).unwrap_or_else(|| panic!("{name} has no holes"));
@@ -132,7 +132,7 @@ fn compressed_archives_and_pipes() {
     for option in ["--gzip", "--zstd", "--xz"] {
         assert_same(&sample.archived("tar", &[option]), &sample.source);
         let archive = sample.scratch.path().join("archive");
-        let opened = tar::open_stream(
+        let opened = oci::open_tar_stream(
             Parsing::unconfined(),
             open(&archive),
             &ThisHost::new(sample.scratch.path()),

@@ -13,8 +13,8 @@ use crate::common::odd::odd_tree;
 use crate::common::{attributes, builder, file, pattern};
 use inarch_block::{Content, read_content};
 use inarch_confine::Parsing;
-use inarch_format::tar::{self, Tar};
-use inarch_format::{Compression, Damage, Format, ImageOptions, Layout, Opened, Piece, Stream, ThisHost};
+use inarch_format::tar::Tar;
+use inarch_format::{Compression, Damage, Format, ImageOptions, Layout, Piece, Stream, ThisHost, TreeAndContent, oci};
 use inarch_tree::{Attributes, DataRange, FileType, InodeId, Tree};
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ fn gnu_tar_and_bsdtar_restore_everything() {
     assert_eq!(write(&Tar, &tree, &*content, &archive), [""; 0]);
     assert_eq!(fs::metadata(&archive).unwrap().len() % 10_240, 0);
     let expected = facts_of_directory(&source);
-    let opened = tar::open_file(
+    let opened = oci::open_tar_file(
         Parsing::unconfined(),
         File::open(&archive).unwrap(),
         &archive,
@@ -117,7 +117,7 @@ fn sockets_are_left_out_and_odd_things_are_kept() {
     let Layout::Stream(stream) = planned.layout else { panic!("an archive is a stream") };
     let path = scratch.path().join("odd.tar");
     write_without_content(&*stream, &path);
-    let opened = tar::open_file(
+    let opened = oci::open_tar_file(
         Parsing::unconfined(),
         File::open(&path).unwrap(),
         &path,
@@ -171,7 +171,7 @@ proptest! {
         let tree = Arc::new(b.finish().unwrap());
         let path = scratch.path().join("random.tar");
         write(&Tar, &tree, &Pattern, &path);
-        let opened = tar::open_file(Parsing::unconfined(), File::open(&path).unwrap(), &path, &ThisHost::new(scratch.path()), Damage::Refused).unwrap();
+        let opened = oci::open_tar_file(Parsing::unconfined(), File::open(&path).unwrap(), &path, &ThisHost::new(scratch.path()), Damage::Refused).unwrap();
         prop_assert_eq!(&opened.notes, &[""; 0]);
         compare_trees(&tree, &opened);
         let listing = run("bsdtar", &["-tf".as_ref(), path.as_os_str()]);
@@ -180,7 +180,7 @@ proptest! {
 }
 
 /// Fails where a tree that was written differs from what was read.
-fn compare_trees(tree: &Tree, opened: &Opened) {
+fn compare_trees(tree: &Tree, opened: &TreeAndContent) {
     let mut sockets = 0;
     let mut pending = vec![(InodeId::ROOT, Vec::new())];
     while let Some((directory, prefix)) = pending.pop() {
@@ -233,7 +233,7 @@ fn files_beyond_8_gib_have_their_size() {
         let listing = run(program, &["--numeric-owner".as_ref(), "-tvf".as_ref(), path.as_os_str()]);
         assert!(listing.contains(" 9663676416 ") && listing.contains("3000000"), "{program}: {listing}");
     }
-    let opened = tar::open_file(
+    let opened = oci::open_tar_file(
         Parsing::unconfined(),
         File::open(&path).unwrap(),
         &path,

@@ -10,7 +10,7 @@ use inarch_confine::Parsing;
 use inarch_format::erofs::{self, Erofs};
 use inarch_format::ext4::{self, Ext4};
 use inarch_format::squashfs::{self, Squashfs};
-use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Opened, ReadError};
+use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, ReadError, TreeAndContent};
 use inarch_tree::{InodeId, Tree};
 use inarch_vfs::{Attributes, Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
 use inarch_volume::Volume;
@@ -154,7 +154,7 @@ fn image(format: &dyn Format, tree: &Arc<Tree>, options: &ImageOptions, path: &P
 }
 
 fn assert_agree(open: OpenVolume, image: Arc<dyn Backing>, inodes: u32) {
-    let walked = Opened::walk(
+    let walked = TreeAndContent::walk(
         Parsing::unconfined(),
         open(Parsing::unconfined(), Arc::clone(&image), Damage::Refused).unwrap(),
         Damage::Refused,

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, Content, Cursor, Device, read_backing};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name, reader_by_name, readers};
+use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name, readers};
 use inarch_tree::{Attributes, Extent, Tree};
 use inarch_volume::{Item, Node, Volume, VolumeError, is_name};
 use vm_memory::VolatileSlice;
 
 use crate::common::odd::xattr;
-use crate::common::{attributes, builder, directory, file};
+use crate::common::{attributes, builder, directory, file, reader};
 use crate::erofs::Bytes;
 use crate::ext4_read::made::{mke2fs, scratch};
 use crate::squashfs::Pattern;
@@ -125,7 +125,7 @@ fn every_damage_is_survived_by_what_is_asked_on_demand() {
     }
 }
 
-/// What cannot be read of a node is told while it is asked for; who is told asks for more of the volume, as a mount does for the
+/// A volume reports a loss while it answers; the receiver of the report may then ask the volume for more, as a mount asks for the
 /// node's inode number.
 #[test]
 fn a_loss_is_told_where_more_can_be_asked() {
@@ -140,7 +140,7 @@ fn a_loss_is_told_where_more_can_be_asked() {
     let name = image.windows(4).position(|bytes| bytes == b"mark").unwrap();
     // The offset of the attribute's value, 14 bytes before its name: behind the end.
     image[name - 14..name - 12].fill(0xFF);
-    let volume = reader_by_name("ext4").unwrap();
+    let volume = reader("ext4");
     let volume = volume.open(Parsing::unconfined(), Arc::new(Bytes(image)), Damage::Refused).unwrap();
     let file = volume.lookup(volume.root(), b"a").unwrap().unwrap();
     let mut told = 0;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use inarch_block::{Backing, Content, Cursor, Device};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, Format, ImageOptions, Layout, Opened, format_by_name, readers};
+use inarch_format::{Damage, Format, ImageOptions, Layout, TreeAndContent, format_by_name, readers};
 use inarch_tree::Tree;
 use inarch_vfs::{Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
 use vm_memory::VolatileSlice;
@@ -95,7 +95,7 @@ fn a_question_reads_what_its_answer_takes() {
             assert!(took < 1 << 20, "{}: {took} bytes for one directory and file", reader.name);
         }
         let before = read(0);
-        let opened = Opened::walk(
+        let opened = TreeAndContent::walk(
             Parsing::unconfined(),
             reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap(),
             Damage::Refused,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OPEN_TO_EXECUTE, Opened,
+    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OPEN_TO_EXECUTE, OpenHandle,
     SetAttributes, SetTime, WriteKind, check_name,
 };
 use rustix::fs::OFlags;
@@ -269,7 +269,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     }
 
     /// The answer to an open.
-    fn opened(&self, node: NodeId, opened: &Opened) -> OpenOut {
+    fn opened(&self, node: NodeId, opened: &OpenHandle) -> OpenOut {
         let mut open_flags = match opened.caching {
             Caching::Fresh => 0,
             Caching::Keep => open_flag::KEEP_CACHE,
@@ -400,7 +400,7 @@ fn copy_structure(to: &mut [u8], structure: &(impl zerocopy::IntoBytes + zerocop
 
 /// The caching flags of an opened directory. Without `KEEP_CACHE` the kernel drops the cached listing on each
 /// opendir(3).
-fn directory_flags(opened: &Opened) -> u32 {
+fn directory_flags(opened: &OpenHandle) -> u32 {
     match opened.caching {
         Caching::Fresh => open_flag::CACHE_DIR,
         Caching::Keep => open_flag::CACHE_DIR | open_flag::KEEP_CACHE,

@@ -90,7 +90,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Does `work`, for which all that it needs is open.
+    /// Does `work` confined. Everything that it needs must be open.
     fn confined<T: Send>(&self, work: impl FnOnce() -> Result<T, WriteError> + Send) -> Result<T, WriteError> {
         let Some(confinement) = self.confinement else { return work() };
         confinement.run(work, || {}).map_err(|error| WriteError::Output { offset: 0, error })?

@@ -155,7 +155,8 @@ impl DiskFiles {
         fs::metadata(self.base()).map_or(0, |file| file.len())
     }
 
-    /// What tells what is kept now from what it is after another command: a text without meaning.
+    /// What tells what is kept now from what it is after another command: a text without meaning. What an apply takes out of
+    /// the layer makes no difference.
     pub fn stamp(&self) -> String {
         use std::os::unix::fs::MetadataExt;
         let stamp = |path: PathBuf| {
@@ -166,7 +167,7 @@ impl DiskFiles {
             )
         };
         let layer = self.newest(Kind::Layer).unwrap_or(0);
-        format!("{}/{}", stamp(self.base()), stamp(self.folder.join(self.name(Kind::Layer, layer))))
+        format!("{}/{layer}", stamp(self.base()))
     }
 
     /// Keeps the host's tree, in the place of whatever was kept.

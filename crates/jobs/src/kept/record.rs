@@ -135,12 +135,12 @@ pub(crate) struct Made {
     /// Files that an apply which failed has linked, and that are otherwise as they were scanned.
     #[serde(default)]
     pub touched: Vec<TouchedFile>,
-    /// What stayed under names of ours.
+    /// What stayed under temporary names.
     #[serde(default)]
     pub beside: Vec<BesideFile>,
 }
 
-/// Something that stayed under a name of ours when an apply ended.
+/// Something that stayed under a temporary name when an apply ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BesideFile {
     /// The disk of the run.

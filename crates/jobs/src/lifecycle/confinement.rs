@@ -40,7 +40,7 @@ pub(crate) trait Grants: Sized {
     /// Grants what is at `path`.
     fn granted(self, path: &Path, access: Access) -> Result<Self, PathError>;
 
-    /// Grants the path if it exists; otherwise whoever needs it reports the error.
+    /// Grants the path if it exists. Otherwise the code that needs it reports the error.
     fn granted_if_there(self, path: &Path, access: Access) -> Result<Self, PathError> {
         if path.exists() { self.granted(path, access) } else { Ok(self) }
     }

@@ -189,7 +189,7 @@ pub fn guard(words: &[OsString]) -> u8 {
             }
         }
         [word, point, mount] | [word, point, mount, _] => {
-            // Whoever has files of the mount open reads nothing of what others write from now on. If that fails the device is gone.
+            // From now on, open files of the mount show nothing that is written to the archive. If this fails, the device is gone.
             let _ = device.as_ref().map(Loop::let_go);
             let (Some(kind), Ok(mount)) = (Guarded::from_word(word), mount.to_string_lossy().parse()) else {
                 return FAILED;

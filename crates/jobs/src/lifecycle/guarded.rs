@@ -132,8 +132,8 @@ impl Process {
         is_there(&handle).then_some(Process { words, parent, users, handle })
     }
 
-    /// Whether the process acts only for this user or root: a set-user-ID program has the real user and the command
-    /// line of whoever started it.
+    /// Whether the process acts only for this user or root. A set-user-ID program does not: its real user and its command line are those
+    /// of the process that started it.
     fn is_of(&self, owner: u32) -> bool {
         !self.users.is_empty() && self.users.iter().all(|user| *user == owner || *user == 0)
     }

@@ -1,19 +1,19 @@
 //! Opens directories and files that no other user could have redirected.
 //!
 //! A place such as `XDG_STATE_HOME` may belong to another user, for instance if root runs with a user's `HOME` (`sudo
-//! -E`, `su`). Whoever may write to a directory can put a symbolic link, a hard link or their own directory in the
+//! -E`, `su`). A user who may write to a directory can put a symbolic link, a hard link or their own directory in the
 //! place of an entry. So the path to a directory is walked from the root, and each component must be safe:
 //!
 //! - It belongs to this user or root.
 //! - No other user may write to it, unless it is sticky like `/tmp`: there only a name's owner can replace it. A group may write to it
 //!   only if that is the private group of this user or root, which has the same number, and if there is no ACL: the mode shows an
-//!   ACL's mask as the group's bits, whoever the ACL names.
+//!   ACL's mask as the group's bits, and not whom the ACL names.
 //! - Symbolic links in such a directory are followed above this program's own directories, not among them.
 //!
 //! After that, only this user and root can change where the path leads: to replace a name, by rename(2) or renameat2(2) too,
 //! another user needs write permission for its directory, and in a sticky one a name of their own. So the path may be used by
-//! name. Who deletes what is there by age, or writes what root will run, keeps the checked directory open nevertheless
-//! ([`open_directory`]): whoever could write to it until a moment ago loses nothing by waiting for the check.
+//! name. Code that deletes old files there, or writes files that root will run, keeps the checked directory open nevertheless
+//! ([`open_directory`]): a user who could write to it until a moment ago may have waited for the check.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};

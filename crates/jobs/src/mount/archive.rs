@@ -1,19 +1,19 @@
-//! An archive or image that the kernel reads by itself: an EROFS of computed metadata over the bytes where they lie.
+//! Mounts an archive or image through the kernel: an EROFS whose metadata is computed and whose file data stays in the archive.
 //!
-//! 1. The archive is leased, so that whoever opens it for writing, or cuts it, waits ([`Lease`]). Then it is still what was read.
-//! 2. The metadata is computed into memory: the kernel parses nothing of the archive.
-//! 3. Both are loop devices, and an EROFS is mounted from them.
-//! 4. When the lease is wanted back, the archive's device is cut to nothing first: what was not read by then is an I/O error. Then the
-//!    lease is given up, and the archive named. So no read gives what was written meanwhile.
-//! 5. When this process ends, in whichever way, its guard cuts the device and lets the archive go ([`crate::lifecycle::guard`]): the
-//!    lease ends, and a mount that is in use then goes on without it. If the guard was killed, this process does so.
+//! 1. Inarch takes a lease on the archive ([`Lease`]): a process that opens it for writing, or truncates it, waits. So the archive is
+//!    still what was read.
+//! 2. The metadata is computed into memory. The kernel parses nothing of the archive.
+//! 3. Two loop devices show the metadata and the archive, and an EROFS is mounted from them.
+//! 4. When the kernel asks for the lease back, the archive's loop device lets the archive go: from then on, what was not read before is
+//!    an I/O error. Then the lease is released, and an event names the archive. So no read gives the new bytes.
+//! 5. When this process ends, in whichever way, its guard ([`crate::lifecycle::guard`]) has the loop device let the archive go, which
+//!    ends the lease. A mount in use goes on without the archive. If the guard was killed, this process does the same.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use inarch_block::Lent;
 use inarch_format::erofs::metadata_beside;
@@ -22,8 +22,6 @@ use inarch_server::StopHandle;
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
-use signal_hook::consts::SIGIO;
-use signal_hook::iterator::{Handle, Signals};
 
 use super::{MountEvent, MountRequest, MountWrites};
 use crate::JobError;
@@ -32,15 +30,15 @@ use crate::source::{self, Opened, Resources, Source};
 use crate::text::shown;
 use crate::upper::UpperPlace;
 
-/// Bytes of metadata in memory at most, for any tree, and as many more for each of its entries: several times what an entry has
-/// whose content is in one part. A few bytes of an archive can tell of holes whose map takes any number.
+/// The limit of the metadata in memory: bytes for any tree, and more bytes for each of its entries. That is several times what an
+/// entry takes whose content is in one part. Without a limit, an archive of a few bytes could describe holes whose map fills the memory.
 const METADATA: u64 = 64 << 20;
 const METADATA_PER_ENTRY: u64 = 1 << 10;
 
-/// So many at most in any case.
+/// The limit for a tree of any size, in bytes.
 const MOST_METADATA: u64 = 1 << 30;
 
-/// Opens the source, unless it is a directory.
+/// Opens the source. Returns `None` if it is a directory.
 pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
     if let Source::Directory(_) = request.source {
         return Ok(None);
@@ -51,28 +49,20 @@ pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
     Ok(Some(source::open_with(&request.source, &selection, &resources)?))
 }
 
-/// What the kernel reads.
+/// A leased archive, and the loop device through which the kernel reads it.
 pub(super) struct Archive {
-    leased: Leased,
-    signals: Signals,
-}
-
-/// A leased archive, and the device by which the kernel reads it.
-struct Leased {
     lease: Lease,
-    device: Loop,
+    device: Arc<Loop>,
     path: PathBuf,
 }
 
 impl Archive {
-    /// A mount of what was opened from `path`, nowhere yet.
+    /// Mounts what was opened from `path`, without a mount point yet.
     ///
     /// # Errors
     /// Why the kernel cannot do it, in a few words.
     pub fn mount(opened: &Opened, path: &Path) -> Result<(Detached, Archive), String> {
         let file = file_of(opened)?;
-        // What comes before the thread that heeds it is kept for that.
-        let signals = Signals::new([SIGIO]).map_err(|error| error.to_string())?;
         let in_spite = |kind| format!("it lies on {kind}, where it can change in spite of a lease");
         Lease::is_heeded(file.as_fd()).map_err(in_spite)?;
         let lease = Lease::of(file.as_fd()).map_err(|error| match error.kind() {
@@ -81,7 +71,7 @@ impl Archive {
         })?;
         let bytes = File::from(file.try_clone().map_err(|error| error.to_string())?);
         let bytes = bytes.metadata().map_err(|error| error.to_string())?.len();
-        // Each look at a file's parts finds the archive as it was when it was opened: now that it is leased it stays so.
+        // `lend` compares the archive with its state when it was opened. The lease keeps that state.
         let most = most_metadata(&opened.tree);
         let metadata = metadata_beside(&opened.tree, bytes / 512 * 512, most, |id| parts(opened, id, &file));
         let metadata = metadata.map_err(|error| error.reason)?;
@@ -89,62 +79,59 @@ impl Archive {
         let computed = Loop::of(in_memory(&metadata).map_err(|error| error.to_string())?.as_fd()).map_err(no_device)?;
         let device = Loop::of(file.as_fd()).map_err(no_device)?;
         let detached = Detached::erofs(&computed, &device).map_err(|error| error.to_string())?;
-        Ok((detached, Archive { leased: Leased { lease, device, path: path.to_owned() }, signals }))
+        Ok((detached, Archive { lease, device: Arc::new(device), path: path.to_owned() }))
     }
 
-    /// The device of the archive's bytes.
+    /// The loop device that shows the archive.
     pub fn device(&self) -> Result<LoopId, JobError> {
-        let Leased { device, path, .. } = &self.leased;
-        device.id().map_err(|error| JobError::path(path, "its loop device cannot be looked at", error))
+        self.device.id().map_err(|error| JobError::path(&self.path, "its loop device cannot be looked at", error))
     }
 
-    /// Has a thread wait for whoever wants to change the archive.
+    /// From now on, when a process wants to change the archive, the kernel reads no more of it. If the loop device fails to do that,
+    /// the mount is stopped.
     pub fn guarded(self, events: &Events<MountEvent>, stop: &StopHandle) -> GuardedArchive {
-        let Archive { leased, mut signals } = self;
-        let (leased, handle) = (Arc::new(leased), signals.handle());
-        let (held, events, stop) = (Arc::clone(&leased), events.clone(), stop.clone());
-        thread::spawn(move || {
-            // Other signals of this number are nobody's.
-            if signals.forever().any(|_| !held.lease.holds()) {
-                let (line, is_cut) = cut(&held.device, &held.path);
-                events.emit(MountEvent::Fault(line));
-                // Rather no mount than a mixture.
-                if is_cut { held.lease.give_up() } else { stop.stop() }
+        let Archive { mut lease, device, path } = self;
+        let (shown_by, events, stop) = (Arc::clone(&device), events.clone(), stop.clone());
+        lease.on_break(move || {
+            let (line, is_gone) = let_go(&shown_by, &path);
+            events.emit(MountEvent::Fault(line));
+            if !is_gone {
+                // Rather no mount than a mixture of old and new content.
+                stop.stop();
             }
+            is_gone
         });
-        GuardedArchive { handle, leased }
+        GuardedArchive { lease, device }
     }
 }
 
-/// Bytes of metadata that are made of a tree at most.
+/// The most bytes of metadata for this tree.
 fn most_metadata(tree: &Tree) -> u64 {
     let entries = tree.inodes().count() as u64;
     METADATA.saturating_add(entries.saturating_mul(METADATA_PER_ENTRY)).min(MOST_METADATA)
 }
 
-/// Reads no further. Gives the line that says so, and whether that could be done.
-fn cut(device: &Loop, path: &Path) -> (String, bool) {
-    let (path, cut) = (shown(path), device.cut());
-    let outcome = match &cut {
+/// Has the kernel read no more of the archive. Returns the line that says so, and whether it succeeded.
+fn let_go(device: &Loop, path: &Path) -> (String, bool) {
+    let (path, gone) = (shown(path), device.let_go());
+    let outcome = match &gone {
         Ok(()) => "; what was not read before is an I/O error from now on".to_owned(),
-        Err(error) => format!(", and it cannot be let go: {error}"),
+        Err(error) => format!(", and its loop device cannot let it go: {error}"),
     };
-    (format!("{path}: somebody writes to it while it is mounted{outcome}"), cut.is_ok())
+    (format!("{path}: somebody writes to it while it is mounted{outcome}"), gone.is_ok())
 }
 
-/// An archive that is mounted. Its lease ends with this, and what was not read of it before is an I/O error from then on.
+/// A mounted archive. When this is dropped, the kernel reads no more of it, and then the lease is released.
 pub(super) struct GuardedArchive {
-    handle: Handle,
-    leased: Arc<Leased>,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    lease: Lease,
+    device: Arc<Loop>,
 }
 
 impl Drop for GuardedArchive {
     fn drop(&mut self) {
-        self.handle.close();
-        // The guard has cut it already, unless it was killed.
-        if self.leased.device.cut().is_ok() {
-            self.leased.lease.give_up();
-        }
+        // The guard has done so already, unless it was killed.
+        let _ = self.device.let_go();
     }
 }
 
@@ -154,7 +141,7 @@ fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The file that holds the content of the first file that has any.
+/// The file that holds the content of the tree: that of the first regular file that is not empty.
 fn file_of(opened: &Opened) -> Result<OwnedFd, String> {
     let regular = opened.tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular && inode.size() > 0);
     for (id, inode) in regular {
@@ -176,12 +163,12 @@ fn file_of(opened: &Opened) -> Result<OwnedFd, String> {
 fn regular_file(file: OwnedFd) -> Result<OwnedFd, String> {
     let file = File::from(file);
     let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    // What is not to be read is no file to lease.
+    // A read lease needs a file that is open for reading only.
     let is_read = fcntl_getfl(&file).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY);
     if is_regular && is_read { Ok(file.into()) } else { Err("it is no regular file".to_owned()) }
 }
 
-/// Where a file's content is in `archive`.
+/// The ranges of `archive` that hold a file's content.
 fn parts(opened: &Opened, id: InodeId, archive: &OwnedFd) -> Result<Vec<Lent>, String> {
     let size = opened.tree.inode(id).size();
     if size == 0 {

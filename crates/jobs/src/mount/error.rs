@@ -1,26 +1,26 @@
-//! Why a tree cannot be mounted, or a mount not be taken away.
+//! Errors of mounting and unmounting.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::text::shown;
 
-/// Why a tree cannot be mounted as was asked.
+/// Why a tree cannot be mounted as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMounted {
-    /// The kernel was to serve it, and cannot.
+    /// `--via kernel`, and the kernel cannot serve it.
     #[error("--via kernel: the kernel cannot do that by itself: {reason}")]
     NotByKernel {
         /// Why not, in a few words.
         reason: String,
     },
-    /// There is nothing on this machine to lock, or nobody who could wait for a lock.
+    /// `--locks host`, and the host has no files to lock, or no thread can wait for a lock.
     #[error("--locks host {reason}")]
     Locks {
-        /// Why not, as half a sentence.
+        /// The reason, as the rest of a sentence.
         reason: &'static str,
     },
-    /// There is no FUSE over io_uring.
+    /// `--io-uring on`, and this machine has no FUSE over io_uring.
     #[error("FUSE over io_uring: {missing}; or leave --io-uring on away")]
     Rings {
         /// What is missing, and what to do.
@@ -28,10 +28,10 @@ pub enum NotMounted {
     },
 }
 
-/// Why a mount is still there, or its server.
+/// Why a mount, or its server, is still there.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUnmounted {
-    /// It is not ours to take away, or somebody uses it.
+    /// Another user mounted it, or it is in use.
     #[error("{}: cannot be unmounted: {reason}", shown(point))]
     Refused {
         /// The mount point.
@@ -39,25 +39,25 @@ pub enum NotUnmounted {
         /// Why not.
         reason: String,
     },
-    /// No mount of ours is there.
+    /// There is no mount of Inarch's.
     #[error("{}: {reason}", shown(point))]
     NotOurs {
         /// The path that was named.
         point: PathBuf,
-        /// What is there, and what to do.
+        /// What is there instead, and what to do.
         reason: String,
     },
-    /// Its server could not be waited for.
+    /// Waiting for its server failed.
     #[error("cannot wait for the server: {0}")]
     Wait(io::Error),
-    /// It is unmounted, but its server goes on.
+    /// It is unmounted, but its server still runs.
     #[error("{} is unmounted, but its server (process {process}) {why}", shown(point))]
     ServerStays {
         /// The mount point.
         point: PathBuf,
-        /// The server.
+        /// The server's process number.
         process: u32,
-        /// What it does, as half a sentence.
+        /// What it does, as the rest of a sentence.
         why: String,
     },
 }

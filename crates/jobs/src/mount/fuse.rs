@@ -1,4 +1,4 @@
-//! A mount whose requests this program answers, through FUSE.
+//! Mounts through FUSE: a session of this program answers the kernel's requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::source::{self, Opened, OpenedVolume, Source};
 use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
-/// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
-/// back takes two calls, as long as reading so much.
+/// The smallest file, in bytes, that is read by passthrough. To give a file to the kernel and to take it back are two system calls,
+/// which take as long as reading this much through the server.
 const PASSTHROUGH_FROM: u64 = 256 << 10;
 
-/// What will be served.
+/// A file system that is about to be mounted.
 pub(super) struct Prepared {
     layer: Arc<dyn FileSystem>,
     /// Dropped when nobody writes any more.
     upper: Option<Upper>,
     record: Option<NewRecord>,
     confinement: Confinement,
-    /// What else the user should know, a line each.
+    /// Lines about the source that the user should read.
     pub notes: Vec<String>,
 }
 
-/// Opens the source, and what is written over it.
+/// Opens the source and the upper layer.
 pub(super) fn prepare(
     request: &MountRequest,
     opened: Option<Opened>,
@@ -46,7 +46,7 @@ pub(super) fn prepare(
     let Lower { layer, identity, notes } = Lower::open(request, opened, events)?;
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
-            // What is below has an opinion of its own; what is above this kernel alone changes.
+            // For the upper layer: only this mount changes it. Who changes the source is a matter of the lower layer.
             let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
             Upper::over(layer, place, clients, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
         }
@@ -63,7 +63,7 @@ pub(super) fn prepare(
 }
 
 impl Prepared {
-    /// Mounts it on `point`, from `source`, confines this thread, and answers requests from then on.
+    /// Mounts it on `point`, with `source` as the name in the mount table, confines this thread, and starts to answer requests.
     pub fn serve(
         self,
         request: &MountRequest,
@@ -82,7 +82,7 @@ impl Prepared {
     }
 }
 
-/// What a mount takes: its source, what is written over it, and the device that requests come from.
+/// What the server needs: the source, the upper layer, and the device that requests come from.
 fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinement, JobError> {
     let work = if request.writes == MountWrites::Refused { Work::ReadOnlyMount } else { Work::Mount };
     let mut confinement = Confinement::new(work).granted(Path::new(DEVICE), Access::Device)?;
@@ -94,7 +94,7 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
         confinement = confinement.granted(path, Access::Change)?;
     }
     if request.records_processes() {
-        // There it says which process a thread is of.
+        // /proc says which process a thread belongs to.
         confinement = confinement.granted_if_there(Path::new("/proc"), Access::Read)?;
     }
     if request.writes == MountWrites::Through && request.refused.devices {
@@ -106,7 +106,7 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
     Ok(confinement)
 }
 
-/// Refuses to start without what must be. What is missing is known before anything is mounted.
+/// Refuses `--io-uring on` if this machine has no FUSE over io_uring, before anything is mounted.
 pub(super) fn check_rings(rings: Rings) -> Result<(), NotMounted> {
     let missing = match RingSupport::detect() {
         _ if rings != Rings::Required => return Ok(()),
@@ -117,11 +117,11 @@ pub(super) fn check_rings(rings: Rings) -> Result<(), NotMounted> {
     Err(NotMounted::Rings { missing })
 }
 
-/// What is shown, before anything is written over it.
+/// The lower layer: the source as a file system.
 struct Lower {
     layer: Arc<dyn FileSystem>,
     identity: Option<LowerIdentity>,
-    /// What else the user should know, a line each.
+    /// Lines about the source that the user should read.
     notes: Vec<String>,
 }
 
@@ -159,7 +159,7 @@ impl Lower {
 }
 
 impl Lower {
-    /// Of an image that is read when something of it is asked for.
+    /// The lower layer of an image that is read on demand.
     fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool, events: Events<MountEvent>) -> Lower {
         let OpenedVolume { volume, stamp } = opened;
         let path = request.source.path();
@@ -175,7 +175,7 @@ impl Lower {
 fn session_options(request: &MountRequest) -> SessionOptions {
     let alone = request.changes() != Changes::Host;
     let connection = ConnectionOptions {
-        // What is listed is not looked for yet.
+        // From READDIRPLUS the kernel would know every entry, and later look-ups would not be recorded.
         readdirplus: if request.record.is_some() { ReadDirPlus::Never } else { ReadDirPlus::Auto },
         exclusive: alone,
         cache_symlinks: alone && !request.records_processes(),
@@ -185,7 +185,7 @@ fn session_options(request: &MountRequest) -> SessionOptions {
         flush: request.locks,
         ..ConnectionOptions::default()
     };
-    // Who waits for a lock keeps no thread, but it would keep a ring.
+    // A request that waits for a lock would occupy its ring. Without rings, it occupies no thread.
     let rings = if request.locks { Rings::Never } else { request.rings };
     // The mount itself may be a layer of an overlayfs.
     SessionOptions { connection, passthrough_depth: 1, rings, ..SessionOptions::default() }

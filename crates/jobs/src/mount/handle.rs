@@ -1,4 +1,4 @@
-//! A mount as a value: it goes on in threads of its own, and its starter waits for it or stops it.
+//! A mount as a value: it runs in threads of its own; its starter waits for it or stops it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,15 +11,14 @@ use crate::events::Events;
 use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
 use crate::lifecycle::running::{self, Running};
 
-/// Something that happened while something was mounted, or taken away. Its text is one line.
+/// Something that happened while a tree was mounted or unmounted. Its text is one line.
 #[derive(Clone, Debug)]
 pub enum MountEvent {
-    /// All is ready, and what is mounted will be seen in a moment. Until now nothing was left behind if the process ended, and
-    /// nobody could know what to stop.
+    /// The mount is about to appear. Until now there is nothing to unmount: the process can end at any time.
     Mounting,
-    /// What the user should know: what a source lacks, who uses the mount.
+    /// The user should know this: what a source lacks, who uses the mount.
     Note(String),
-    /// Something failed, and the mount is there all the same.
+    /// Something failed, and the mount continues.
     Fault(String),
 }
 
@@ -32,36 +31,36 @@ impl fmt::Display for MountEvent {
     }
 }
 
-/// What is mounted, and how.
+/// What was mounted, and how.
 #[derive(Clone, Debug)]
 pub struct MountReport {
     /// The mount point, an absolute path without symbolic links.
     pub point: PathBuf,
     /// Who serves it.
     pub by: By,
-    /// Why the kernel does not, in a few words, where that was left open.
+    /// With [`Via::Auto`](super::Via::Auto): why the kernel does not serve it, in a few words.
     pub because: Option<String>,
-    /// A line that says what is mounted, in the words of the request.
+    /// One line that says what is mounted, with paths as in the request.
     pub line: String,
-    /// The same for whoever is in another directory: with absolute paths.
+    /// The same with absolute paths, for readers in other directories.
     pub absolute_line: String,
-    /// The line that says how the server is confined, with its line break; empty where the kernel serves.
+    /// The line that says how the server is confined, with its line break; empty if the kernel serves the mount.
     pub confined: String,
-    /// What else the user should know, a line each.
+    /// Further lines that the user should read.
     pub notes: Vec<String>,
 }
 
-/// What the thread of a mount is given.
+/// What a mount's thread gets.
 pub(super) type Duty = running::Duty<MountReport, MountEvent>;
 
 impl Duty {
-    /// Tells what the user should know.
+    /// Emits a note.
     pub fn note(&self, line: impl fmt::Display) {
         self.events.emit(MountEvent::Note(line.to_string()));
     }
 }
 
-/// A mount that is there.
+/// A tree that is mounted.
 #[derive(Debug)]
 pub struct MountHandle {
     report: MountReport,
@@ -69,11 +68,11 @@ pub struct MountHandle {
     running: Running<(), JobError>,
 }
 
-/// Mounts, and serves until it is stopped or until somebody unmounts it. If this process is killed, a child of it takes the
-/// mount away: the program's `main` calls [`as_child`](crate::as_child) for that.
+/// Mounts a tree, and serves it until it is stopped or somebody unmounts it. If this process is killed, a child process unmounts it: the
+/// program's `main` must call [`as_child`](crate::as_child) for that.
 ///
 /// # Errors
-/// It cannot be mounted, and why.
+/// The reason why it cannot be mounted.
 pub fn start(request: MountRequest, events: Events<MountEvent>) -> Result<MountHandle, JobError> {
     let sandbox = request.sandbox;
     let (report, running) = Running::start("mount", events, move |duty| serve(&request, duty))?;
@@ -86,37 +85,37 @@ impl MountHandle {
         &self.report
     }
 
-    /// Waits until the mount answers: until a look at it gives something.
+    /// Waits until the mount answers a stat(2) of its root.
     ///
     /// # Errors
-    /// It gives nothing.
+    /// That of stat(2).
     pub fn answers(&self) -> Result<(), JobError> {
         let point = &self.report.point;
         point.metadata().map(drop).map_err(|error| JobError::path(point, "the mount does not answer", error))
     }
 
-    /// Has the mount taken away.
+    /// Begins to unmount.
     pub fn stop(&self) {
         self.stopper().stop();
     }
 
-    /// Has it taken away from any thread.
+    /// Unmounts from any thread.
     pub fn stopper(&self) -> StopHandle {
         self.running.stopper()
     }
 
-    /// Leaves the calling thread, and those that it starts, nothing but to wait for the mount's end and to stop it, if a server
-    /// of this process serves it: for a program that does nothing else.
+    /// If this process serves the mount, confines the calling thread, and those that it starts later, to waiting for the mount's end and
+    /// stopping it. For a program that does nothing else.
     pub fn confine_waiter(&self) {
         if self.report.by == By::Fuse {
             self.sandbox.enter(&Confinement::new(Work::Disk).only(Vec::new()));
         }
     }
 
-    /// Waits until the mount is taken away, by who stopped it or by somebody else.
+    /// Waits until it is unmounted, by this handle or by somebody else.
     ///
     /// # Errors
-    /// It could not be served any more, or not be taken away.
+    /// It could not be served any longer, or not be unmounted.
     pub fn wait(self) -> Result<(), JobError> {
         self.running.wait()
     }

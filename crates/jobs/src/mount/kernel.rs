@@ -1,7 +1,7 @@
-//! A mount that the kernel serves by itself: a bind mount, an EROFS of an archive ([`super::archive`]), or an overlayfs over either.
+//! Mounts through the kernel: a bind mount, an EROFS of an archive ([`super::archive`]), or an overlayfs over either.
 //!
-//! What it serves is as fast as the directory itself. So this is what is tried first; what the kernel cannot do, or would do in
-//! another way than [`MountRequest`] says, is told in a few words, and FUSE does it.
+//! Such a mount is as fast as the directory itself, so it is tried first. If the kernel cannot do what [`MountRequest`] says, [`prepare`]
+//! returns the reason in a few words, and FUSE serves the mount.
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,24 +24,24 @@ use crate::source::identity::{files_identity, image_identity};
 use crate::source::{self, FileKind, Opened, OpenedVolume, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
-/// A mount that is nowhere yet.
+/// A mount without a mount point yet.
 pub(super) struct Prepared {
     pub detached: Detached,
-    /// What its guard takes away.
+    /// How its guard unmounts it.
     pub kind: Guarded,
     /// Dropped when nobody writes any more.
     pub upper: Option<Upper>,
-    /// The archive that is shown.
+    /// The archive that the mount shows.
     pub archive: Option<Archive>,
-    /// What else the user should know, a line each.
+    /// Lines about the source that the user should read.
     pub notes: Vec<String>,
 }
 
-/// Why there is none.
+/// Why the kernel does not serve a mount.
 pub(super) enum NotByKernel {
-    /// The kernel cannot do it, in a few words; FUSE can.
+    /// The kernel cannot do it, for this reason in a few words. FUSE can.
     Because(String),
-    /// It cannot be done in any way.
+    /// The mount fails in any case.
     Failed(JobError),
 }
 
@@ -55,8 +55,8 @@ fn because<T>(reason: impl Display) -> Result<T, NotByKernel> {
     Err(NotByKernel::Because(reason.to_string()))
 }
 
-/// Makes the mount, if the kernel can have it be as it was asked for. An archive or image is read whole for that: into `opened`,
-/// for who comes after.
+/// Makes the mount, if the kernel can do what the request says. An archive or image is read to its end for that; the result is left in
+/// `opened`, also if the kernel cannot mount it.
 pub(super) fn prepare(request: &MountRequest, opened: &mut Option<Opened>) -> Result<Prepared, NotByKernel> {
     if !rustix::process::geteuid().is_root() {
         return because("not root");
@@ -78,7 +78,7 @@ pub(super) fn prepare(request: &MountRequest, opened: &mut Option<Opened>) -> Re
     let directory = open_directory(path)?;
     let has_mounts = path.canonicalize().is_ok_and(|path| !mount_points_beneath(&path).is_empty());
     if has_mounts && request.submounts == Submounts::Empty {
-        // The files below them would be seen.
+        // A bind mount would show the files that those mounts hide.
         return because("something is mounted in it");
     }
     match &request.writes {
@@ -115,7 +115,7 @@ fn bind(request: &MountRequest, directory: &OwnedFd, has_mounts: bool) -> Result
     Ok(Prepared { detached, kind, upper: None, archive: None, notes: Vec::new() })
 }
 
-/// The user namespace by which owners are seen as asked for; none if they are seen as they are.
+/// The user namespace of an idmapped mount with these owner maps; `None` if they change nothing.
 fn owners(owners: &Owners) -> Result<Option<OwnedFd>, NotByKernel> {
     let Some(maps) = owners.one_to_one() else { return because("several owners are seen as one") };
     let is_same = |map: &Vec<(u32, u32, u32)>| map.iter().all(|(below, seen, _)| below == seen);
@@ -132,10 +132,10 @@ fn owners(owners: &Owners) -> Result<Option<OwnedFd>, NotByKernel> {
 
 fn over_directory(request: &MountRequest, directory: &OwnedFd, place: &UpperPlace) -> Result<Prepared, NotByKernel> {
     if request.changes == Some(Changes::Host) {
-        // It does not promise to see them.
+        // overlayfs does not promise to show changes of its lower layer.
         return because(format_args!("--changes host and {}", over(place)));
     }
-    // Once more by its path it could be another one.
+    // Its path could lead to another directory by now.
     let there = path_of(directory.as_fd());
     let fail = |error| JobError::path(request.source.path(), "cannot open it", error);
     let identity = match place {
@@ -145,7 +145,7 @@ fn over_directory(request: &MountRequest, directory: &OwnedFd, place: &UpperPlac
     overlay(request, directory.as_fd(), place, identity.as_ref())
 }
 
-/// A path that leads to what a descriptor is of.
+/// A path to the directory of a descriptor.
 fn path_of(directory: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
@@ -174,7 +174,7 @@ fn overlay(
     Ok(Prepared { detached, kind: Guarded::Mount, upper: Some(upper), archive: None, notes: Vec::new() })
 }
 
-/// What is known of an archive before it is read.
+/// Refuses what is known, before the source is read, to be nothing that the kernel can mount.
 fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
     if request.owners != Owners::default() {
         return because("other owners of an archive");
@@ -187,7 +187,7 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
         Source::Directory(_) | Source::Empty => return because("no plain file"),
     }
     if request.via == Via::Auto && matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. }) {
-        // Most often somebody looks for a few files: the kernel takes all of the metadata first.
+        // Most users read a few files of an image. The kernel would need all of its metadata first.
         return because("an image is read as it is asked for; --via kernel reads all its metadata first");
     }
     Ok(())
@@ -211,7 +211,7 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
     Ok(Prepared { archive: Some(archive), notes: opened.notes.clone(), ..prepared })
 }
 
-/// The identity of an archive or image, which is the same where FUSE shows it.
+/// The identity of an archive or image for a kept upper layer; the same as for a mount through FUSE.
 fn identity(request: &MountRequest, opened: &Opened) -> Result<[u8; 32], JobError> {
     Ok(match source::open_volume(&request.source, request.salvage)? {
         Some(OpenedVolume { volume, stamp }) => image_identity(volume.format(), &stamp, request.salvage),

@@ -1,5 +1,5 @@
-//! `umount`: takes a mount of this program's away, and waits for the end of its server: only then has all that was written
-//! its place, and can another mount go on there.
+//! `umount`: unmounts what this program mounted, and waits until its server has ended. Then all writes are in place, and another mount can
+//! use the same upper layer.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -18,35 +18,34 @@ use crate::lifecycle::guard::Guarded;
 use crate::lifecycle::guarded::{ServerProcess, guard_at, server_of};
 use crate::text::shown;
 
-/// How long the end of a server is waited for.
+/// How long to wait for the end of a server.
 struct Patience {
-    /// After this long it is said who is waited for, and it is looked again what that does.
+    /// The time between two looks at the server. After the first, a line says which process is waited for.
     look: Timespec,
-    /// So many times a server that does nothing is looked at.
+    /// The most looks at a server that does nothing.
     idle: u32,
-    /// So many times one that works is.
+    /// The most looks at a server that works.
     longest: u32,
 }
 
 /// Half a minute, and ten minutes.
 const PATIENCE: Patience = Patience { look: Timespec { tv_sec: 3, tv_nsec: 0 }, idle: 10, longest: 200 };
 
-/// Processes that are named, at most.
+/// The most processes that a line names.
 const NAMED: usize = 5;
 
-/// What to take away.
+/// What to unmount.
 #[derive(Clone, Debug)]
 pub struct UnmountRequest {
-    /// Where mounts are; of several at one place the uppermost goes.
+    /// Mount points. Of several mounts at one point, the uppermost is unmounted.
     pub points: Vec<PathBuf>,
-    /// Whether one goes even if somebody uses it, who then does so until they have done.
+    /// Whether to detach a mount in use. Its users can go on until they close their files.
     pub lazy: bool,
 }
 
-/// Takes them away, one after the other, whatever becomes of the others. Each time it returns when the server has ended;
-/// that it has not is an error, unless somebody still uses the mount and may. A mount that this process itself uses, as the place
-/// of its working directory or of an open file, is in use as well: it may leave that after the call, and before it takes the first
-/// result.
+/// Unmounts one point after the other, also if another one fails. Each result comes when the server has ended. It is an error if the
+/// server has not, unless `lazy` left the mount to its users. A mount is also in use if this process has its working directory or an open
+/// file there; it may leave them after this call, before it takes the first result.
 pub fn unmount(request: &UnmountRequest, events: &Events<MountEvent>) -> impl Iterator<Item = Result<(), JobError>> {
     let points: Vec<_> = request.points.iter().map(|point| (point, std::path::absolute(point))).collect();
     let work = Work { lazy: request.lazy, events };
@@ -56,7 +55,7 @@ pub fn unmount(request: &UnmountRequest, events: &Events<MountEvent>) -> impl It
     })
 }
 
-/// How mounts are taken away, and who is told.
+/// How to unmount, and who receives events.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     lazy: bool,
@@ -71,15 +70,15 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
         return refuse(&point, format!("{owner} mounted it, and no other user can unmount it"));
     }
     let held = Held::new(&point, &entry)?;
-    // As long as it is mounted, it is known by its guard.
+    // The server is found by its guard, which is there as long as the mount.
     let server = server_of(&point, &entry, owner);
     let kind = server.as_ref().map_or(Guarded::Mount, |server| server.kind);
     if kind == Guarded::BindOfMounts {
-        // Who uses one of them uses the whole, and is told of below.
+        // A mount in it that is in use keeps the whole in use. The line below names its users.
         let _ = held.unmount_within();
     }
     let is_bound = matches!(kind, Guarded::Bind | Guarded::BindOfMounts);
-    // What is bound is mounted elsewhere in any case.
+    // The file system of a bind mount is always mounted elsewhere, too.
     let copies = if is_bound { Vec::new() } else { mount::copies(&entry) };
     let users = match unmount_unused(&held, &entry) {
         Ok(None) => {
@@ -88,7 +87,7 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
             return Ok(());
         }
         Ok(Some(mut users)) => {
-            // Of what was bound with it, it is told who uses that, and not that it is there.
+            // The mounts that were bound with it do not count as users, but the users of those mounts do.
             if kind == Guarded::BindOfMounts {
                 users.extend(held.mounts_within().iter().flat_map(|(_, entry)| mount::users(entry)));
             }
@@ -106,20 +105,20 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
     Ok(())
 }
 
-/// Tells that the mount which was taken away from `point` had covered another one of ours.
+/// Notes that another mount of ours, which the unmounted one covered, is at `point` now.
 fn note_what_is_left(point: &Path, work: &Work<'_>) {
     let left = mount::mounts_at(point).into_iter().find(|place| place.cover.is_none() && is_ours(point, &place.entry));
     if let Some(place) = left {
         let source = shown(&place.entry.source);
         work.note(format_args!(
-            "{0}: Inarch had mounted {source} beneath, and it is there still; inarch umount {0} again takes it away",
+            "{0}: another mount of Inarch's, of {source}, was covered and is visible now; inarch umount {0} again unmounts it",
             word(point)
         ));
     }
 }
 
-/// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
-/// machine's files, is waited for.
+/// Unmounts, or returns the users of a mount that stays in use for two seconds. That is enough for programs that only look around, such
+/// as an indexer or a scan of this machine's files.
 fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
@@ -135,7 +134,7 @@ fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, Mount
 }
 
 impl Work<'_> {
-    /// Tells what is no failure.
+    /// Emits a note.
     fn note(&self, line: impl Display) {
         self.events.emit(MountEvent::Note(line.to_string()));
     }
@@ -145,14 +144,15 @@ fn refuse(point: &Path, reason: String) -> Result<(), JobError> {
     Err(NotUnmounted::Refused { point: point.to_owned(), reason }.into())
 }
 
-/// The mount that `path` means, which is `absolute`, and where it is: by the table, as the server may not answer.
+/// The mount that `path` means (as an absolute path, `absolute`), and its mount point. Reads only the mount table, because the server
+/// may not answer.
 fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
     let beside = absolute.parent().zip(absolute.file_name());
     let named = beside.and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
     let named = named.unwrap_or_else(|| absolute.to_owned());
     let mut places = mount::mounts_at(&named);
     let target = absolute.canonicalize();
-    // A symbolic link to it.
+    // `path` may be a symbolic link to it.
     if let (true, Ok(target)) = (places.is_empty(), &target) {
         places = mount::mounts_at(target);
     }
@@ -173,12 +173,12 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
     Err(NotUnmounted::NotOurs { point: point.to_owned(), reason }.into())
 }
 
-/// Whether Inarch mounted what is at `point`: what the kernel serves by itself is known by its guard.
+/// Whether Inarch mounted what is at `point`. A mount that the kernel serves is recognised by its guard.
 fn is_ours(point: &Path, entry: &Entry) -> bool {
     entry.is_fuse() || server_of(point, entry, 0).is_some()
 }
 
-/// What is in the way of a mount of ours.
+/// Says which mount covers a mount of ours.
 fn covered_by((point, cover): &(PathBuf, Entry)) -> String {
     let (source, kind) = (shown(&cover.source), &cover.kind);
     let command = if is_ours(point, cover) { "inarch umount" } else { "umount" };
@@ -194,7 +194,7 @@ fn not_ours(point: &Path, entry: &Entry) -> String {
     format!("{source} is mounted there ({kind}), which Inarch did not mount; umount takes it away")
 }
 
-/// What to do where only another mount namespace has it.
+/// Says what to do if only another mount namespace has the mount.
 fn elsewhere(process: u32, point: &Path) -> String {
     let command = format!("nsenter --target {process} --mount inarch umount {}", word(point));
     format!("nothing is mounted there but in the mount namespace of process {process}; as root: {command}")
@@ -205,14 +205,14 @@ fn word(path: &Path) -> String {
     shown(Path::new(&shell_word(path.as_os_str())))
 }
 
-/// That `path` lies in a mount of ours, as part of a line.
+/// If `path` lies in a mount of ours, says so as the end of a line.
 fn within(path: &Path) -> String {
     let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| is_ours(point, &entry));
     let within = path.ancestors().find(above);
     within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)))
 }
 
-/// What keeps the mount in use, as part of a line.
+/// Says what keeps the mount in use, as a part of a line.
 fn described(point: &Path, users: &[User]) -> String {
     if users.is_empty()
         && let Some(within) = mount::mount_points_beneath(point).first()
@@ -228,11 +228,11 @@ fn described(point: &Path, users: &[User]) -> String {
     }
 }
 
-/// Waits until the server has ended, as long as it works on what it has to write. What else is mounted of it, some of `before`, keeps
-/// it for as long as somebody likes: that is not waited for.
+/// Waits until the server has ended, as long as it makes progress with its writes. If the same file system is still mounted elsewhere (one
+/// of the copies in `before`), the server may run for any time, so that is an error.
 ///
 /// # Errors
-/// It has not ended.
+/// The server has not ended.
 fn wait(
     server: &ServerProcess,
     patience: &Patience,
@@ -250,7 +250,7 @@ fn wait(
     if has_ended()? {
         return Ok(());
     }
-    // Another file system may have its number by now; of those that were there before it is the same.
+    // Another file system may have its device number by now. One of the earlier copies is certainly the same.
     if let Some(copy) = mount::copies(entry).iter().find(|copy| before.contains(copy)) {
         let within = copy.process.map_or(String::new(), |process| format!(" for process {process}"));
         return stays(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)));
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// How a server ends whose mount is gone; it is a shell that runs `script`.
+    /// The result of waiting for a server, which is a shell that runs `script`.
     fn waited_for(script: &str, idle: u32, longest: u32) -> Result<(), String> {
         let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let look = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

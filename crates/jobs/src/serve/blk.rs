@@ -62,7 +62,7 @@ fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     let mut guard = Guard::of_socket(&request.socket)?;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(None)?;
-    duty.is_ready(usage + &confined);
+    duty.is_ready(making.introduction(usage + &confined));
     let options = disk_options(request.queues(), request.tree.read_only(), &request.serial()?);
     let tell = duty.on_fault();
     let server = BlkServer::new(making.pending(), options).on_event(move |event| match event {

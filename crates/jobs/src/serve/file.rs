@@ -78,14 +78,17 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
     let mounted = Mounted::served(mount, stop, move || session.run());
-    duty.is_ready(usage + &confined);
+    duty.is_ready(making.introduction(usage + &confined));
     stop.wait().map_err(LifecycleError::Wait)?;
     // Requests that wait for the device need not wait any more.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);
     making.finish(duty)?;
     if unmounted? == Unmounted::InUse {
-        duty.note(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
+        duty.note(format_args!(
+            "{} was in use: programs that have it open get errors from now on",
+            shown(&point.image())
+        ));
     }
     Ok(())
 }

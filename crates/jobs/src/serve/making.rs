@@ -7,9 +7,9 @@ use inarch_block::Device;
 use inarch_server::Pending;
 
 use super::ServedTree;
-use super::service::{Duty, ServiceEvent};
+use super::service::{Duty, Introduction, ServiceEvent};
 use crate::JobError;
-use crate::device::{Prepared, confinement};
+use crate::device::{Prepared, Writes, confinement};
 use crate::lifecycle::LifecycleError;
 use crate::notes::notes;
 use crate::source::Source;
@@ -17,6 +17,7 @@ use crate::source::Source;
 /// A device that a thread makes.
 pub(super) struct Making {
     source: Source,
+    has_kept_overlay: bool,
     pending: Arc<Pending<Device>>,
     thread: JoinHandle<Result<Prepared, JobError>>,
 }
@@ -46,7 +47,13 @@ impl Making {
             }
             prepared
         });
-        Making { source: tree.source.clone(), pending, thread }
+        let has_kept_overlay = matches!(tree.writes, Writes::Kept(_));
+        Making { source: tree.source.clone(), has_kept_overlay, pending, thread }
+    }
+
+    /// How to use the disk. Whether a kept overlay belongs to the tree is known when the device is made: until then, these lines wait.
+    pub fn introduction(&self, lines: String) -> Introduction {
+        Introduction { lines, unless_refused: self.has_kept_overlay.then(|| self.pending()) }
     }
 
     /// The device, or where it will be.
@@ -56,6 +63,9 @@ impl Making {
 
     /// When the server has ended: tells what the user should know of the device's use, or why there never was one.
     pub fn finish(self, duty: &Duty) -> Result<(), JobError> {
+        // The server has ended: nobody needs to wait for the device any longer.
+        duty.stop.stop();
+        self.pending.wake();
         if self.pending.get().is_none() {
             // The server was stopped before the plan was finished: nobody waits for the device.
             return Ok(());

@@ -64,7 +64,7 @@ fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
     let usage = usage(&NbdRequest { address, ..request.clone() })?;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(None)?;
-    duty.is_ready(usage + &confined);
+    duty.is_ready(making.introduction(usage + &confined));
     let options = NbdOptions {
         name: request.name.clone(),
         description: format!("the tree {}", request.tree.source),

@@ -81,7 +81,7 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     let file_system = share.for_many(cover.as_ref())?;
-    duty.is_ready(usage + &confined);
+    duty.is_ready((usage + &confined).into());
     mount_points.iter().for_each(|note| duty.note(note));
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
     let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(duty.on_fault());

@@ -1,8 +1,10 @@
 //! [`Service`]: a started server; its starter stops it and waits for it.
 
 use std::fmt;
+use std::sync::Arc;
 
-use inarch_server::StopHandle;
+use inarch_block::Device;
+use inarch_server::{Pending, StopHandle};
 
 use crate::JobError;
 use crate::events::Events;
@@ -28,14 +30,33 @@ impl fmt::Display for ServiceEvent {
 /// A server that was started, and takes requests.
 #[derive(Debug)]
 pub struct Service {
-    introduction: String,
+    introduction: Introduction,
     sandbox: Sandbox,
     running: Running<(), JobError>,
 }
 
-/// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served, in
-/// whole lines.
-pub(super) type Duty = running::Duty<String, ServiceEvent>;
+/// How to use what is served.
+pub(super) struct Introduction {
+    /// Whole lines, for people.
+    pub lines: String,
+    /// A device that is still made and may be refused. Then there is nothing to use, and the lines are not shown.
+    pub unless_refused: Option<Arc<Pending<Device>>>,
+}
+
+impl From<String> for Introduction {
+    fn from(lines: String) -> Introduction {
+        Introduction { lines, unless_refused: None }
+    }
+}
+
+impl fmt::Debug for Introduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Introduction").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+/// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served.
+pub(super) type Duty = running::Duty<Introduction, ServiceEvent>;
 
 impl Duty {
     /// Tells what the user should know.
@@ -64,9 +85,16 @@ impl Service {
         Ok(Service { introduction, sandbox, running })
     }
 
-    /// How to use what is served, and what confines the server: lines for people.
-    pub fn introduction(&self) -> &str {
-        &self.introduction
+    /// How to use what is served, and what confines the server: lines for people. With a kept overlay, waits until the device is made,
+    /// because the overlay may belong to another tree. `None` if the device is refused or the server is stopped before; then
+    /// [`Service::wait`] returns the error, if there is one.
+    pub fn introduction(&self) -> Option<&str> {
+        let Introduction { lines, unless_refused } = &self.introduction;
+        let stop = self.stopper();
+        let is_usable = unless_refused.as_ref().is_none_or(|device| {
+            device.wait_unless(|| stop.is_stopped()) && device.get().is_some_and(|outcome| outcome.is_ok())
+        });
+        is_usable.then_some(lines)
     }
 
     /// Ends the server from any thread.

@@ -76,7 +76,7 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
-    duty.is_ready(usage + &confined);
+    duty.is_ready((usage + &confined).into());
     mount_points.iter().for_each(|note| duty.note(note));
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };

@@ -9,7 +9,7 @@ use super::Source;
 use crate::path_error::PathError;
 use crate::text::shown;
 
-/// Why a source cannot be opened, or not be taken as was asked.
+/// Why a source cannot be opened, or the selection not be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// An operation on a path failed.
@@ -26,7 +26,7 @@ pub enum OpenError {
         /// What is wrong with it.
         error: inarch_format::ReadError,
     },
-    /// What was selected makes no tree.
+    /// No tree can be made of the selection.
     #[error("{from}: {error}")]
     Select {
         /// The source.
@@ -34,14 +34,14 @@ pub enum OpenError {
         /// Why not.
         error: BuildError,
     },
-    /// There is no thread to parse it in.
-    #[error("no thread can be started to read the source in: {0}")]
+    /// The thread that parses it cannot be started.
+    #[error("no thread can be started to read the source: {0}")]
     NoThread(io::Error),
-    /// No tree could be made of nothing.
+    /// An empty tree cannot be made.
     #[error("an empty tree: {0}")]
     Empty(BuildError),
-    /// The directories to mount at make no tree with the others.
-    #[error("directories to mount at: {0}")]
+    /// The directories for mount points cannot be added to the tree.
+    #[error("directories for mount points: {0}")]
     MountPoints(BuildError),
 }
 

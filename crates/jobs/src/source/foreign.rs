@@ -1,9 +1,9 @@
-//! Bytes that others made are parsed by a thread that can do nothing else.
+//! Has foreign bytes parsed by a thread that can do nothing else.
 //!
 //! 1. The calling thread opens the file, the directory or the pipe.
-//! 2. A thread that is confined to parsing makes sense of it ([`inarch_confine::Parse`]): it opens nothing.
-//! 3. Meanwhile the calling thread answers the few questions of an archive's reader ([`Host`]): it makes nameless files for
-//!    what is unpacked, and opens regular files beneath an OCI layout's directory.
+//! 2. A thread that is confined to parsing reads it ([`inarch_confine::Parse`]). That thread opens nothing.
+//! 3. Meanwhile the calling thread does what the reader of an archive asks for ([`Host`]): it makes nameless files to unpack into, and opens
+//!    regular files beneath an OCI layout's directory.
 
 use std::fs::File;
 use std::io;
@@ -15,25 +15,25 @@ use inarch_format::{Accounts, Host, ReadError, ThisHost};
 
 use super::OpenError;
 
-/// Has `read` run in a thread that is confined to parsing.
+/// Runs `read` in a thread that is confined to parsing.
 pub(crate) fn parse<T: Send>(read: impl FnOnce(Parsing) -> T + Send) -> Result<T, OpenError> {
     Parse::new().run(read, || {}).map_err(OpenError::NoThread)
 }
 
-/// The same for a reader of archives, which asks `host`.
+/// The same for a reader of archives, which may ask `host`.
 pub(super) fn parse_asking<T: Send>(
     host: &ThisHost,
     read: impl FnOnce(Parsing, &dyn Host) -> T + Send,
 ) -> Result<T, OpenError> {
     let (questions, asked) = channel();
     let asking = Asking { questions, spool_directory: host.spool_directory().to_owned() };
-    // No question comes any more when `asking` is gone, with the thread.
+    // This ends when the thread drops `asking`.
     let answer = || asked.iter().for_each(|question: Question| question.answer(host));
     let parsed = Parse::new().run(move |parsing| read(parsing, &asking), answer);
     parsed.map_err(OpenError::NoThread)
 }
 
-/// A question, and where the answer goes.
+/// A question, with the channel for its answer.
 enum Question {
     Spool(Sender<Result<File, ReadError>>),
     OfLayout(String, Sender<Result<Option<File>, ReadError>>),
@@ -42,7 +42,7 @@ enum Question {
 }
 
 impl Question {
-    /// Whoever asked may be gone: then nobody misses the answer.
+    /// Answers. If the thread that asked has ended, the answer is dropped.
     fn answer(self, host: &ThisHost) {
         match self {
             Question::Spool(answer) => drop(answer.send(host.spool())),
@@ -53,14 +53,14 @@ impl Question {
     }
 }
 
-/// The host, as a confined thread has it.
+/// The host, seen from a confined thread: it sends questions.
 struct Asking {
     questions: Sender<Question>,
     spool_directory: PathBuf,
 }
 
 impl Asking {
-    /// The answer; none if nobody answers any more.
+    /// Waits for the answer; `None` if nobody answers any more.
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Question) -> Option<T> {
         let (answer, answered) = channel();
         self.questions.send(question(answer)).ok()?;

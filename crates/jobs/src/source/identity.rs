@@ -1,4 +1,4 @@
-//! What makes two trees the same: for an overlay that is kept, a fingerprint of all that its blocks stand on.
+//! Fingerprints of trees: a kept overlay records the fingerprint of the tree that it belongs to.
 
 use inarch_format::ext4;
 use inarch_tree::Tree;
@@ -6,9 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::source::Opened;
 
-/// SHA-256 over every name, attribute, target, hole and extended attribute of the tree, over the source's own where the
-/// tree was selected from it, and over the options of the layout. Another tree, or another moment of the same source,
-/// gives another value.
+/// SHA-256 over every name, attribute, target, hole and extended attribute of the tree, over the same of the whole source if the tree is
+/// a selection, and over the options of the layout. Another tree, or another state of the same source, gives another value.
 pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
     let mut hash = Sha256::new();
     // The version changes whenever the planner lays out the same tree differently.
@@ -21,7 +20,7 @@ pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The same without a layout: of the tree as files.
+/// The same without a layout, for a tree that is offered as files.
 pub(crate) fn files_identity(opened: &Opened) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"inarch files 1\0");
@@ -29,7 +28,7 @@ pub(crate) fn files_identity(opened: &Opened) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The same of an image that was not read through: its kind and its state, and whether what is damaged of it is shown.
+/// The fingerprint of an image that is read on demand: of its format, its state, and whether damaged parts are shown.
 pub(crate) fn image_identity(format: &str, stamp: &[u8], salvage: bool) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"inarch image 1\0");
@@ -77,7 +76,7 @@ pub(crate) fn add_tree(hash: &mut Sha256, tree: &Tree) {
     }
 }
 
-/// Bytes behind their length, so that no two sequences run together the same way.
+/// Adds the length and then the bytes, so that two different sequences never give the same input.
 fn bytes(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_le_bytes());
     hash.update(bytes);

@@ -1,4 +1,4 @@
-//! What a file is, by some of its bytes.
+//! Finds out what a file is, by some of its bytes.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ pub use inarch_format::probe::FileKind;
 use inarch_format::probe::{Found, probe};
 use inarch_format::readers;
 
-/// What a source may be, for messages: goes on after "a source is a directory,".
+/// The kinds of files that can be sources, for messages: the continuation of "a source is a directory,".
 pub(super) fn accepted() -> String {
     let names: Vec<_> = readers().iter().map(|reader| reader.name).collect();
     let (last, others) = names.split_last().unwrap_or((&"", &[]));
@@ -20,7 +20,7 @@ pub(super) fn accepted() -> String {
     )
 }
 
-/// What the file is. An empty one, or one that begins with zeros, is taken for an archive: its reader says what it lacks.
+/// Finds out what the file is. An empty file, or one that begins with zeros, counts as an archive: its reader says what is missing.
 pub(super) fn recognise(path: &Path) -> io::Result<Found> {
     let file = BackingFile::new(File::open(path)?, path.to_owned())?;
     Ok(match Parse::new().run(|parsing| probe(parsing, &file), || {})?? {

@@ -1,4 +1,4 @@
-//! Opening a source: a tree, where its content lies, and what makes it the same another time.
+//! Opens a source: gives its tree, its content, and a stamp that tells one state of it from another.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,57 +22,57 @@ use super::foreign::{parse, parse_asking};
 use super::{FileKind, OpenError, Source};
 use crate::text::shown;
 
-/// An opened source: what was selected of it.
+/// An opened source: the part of it that was selected.
 pub struct Opened {
     /// Names, attributes and sizes.
     pub tree: Arc<Tree>,
-    /// What the tree's regular files hold.
+    /// The bytes of the tree's regular files.
     pub content: Arc<dyn Content>,
-    /// What a directory's scan left out, and why; of any source, how many names the filter took out.
+    /// What the scan of a directory left out, and why; for any source, how many names the filter excluded.
     pub report: Report,
-    /// What else the user should know, a line each.
+    /// Lines about the source that the user should read.
     pub notes: Vec<String>,
-    /// How a container image says that it is started.
+    /// How to start a container image, by its own configuration.
     pub image: Option<ImageConfig>,
-    /// The tree before it was selected from, where that makes a difference.
+    /// The tree before the selection, if the selection changed it.
     pub(crate) original: Option<Arc<Tree>>,
-    /// What besides the tree tells one moment of the source from another: the content of an archive may change and its
-    /// names stay. Of a pipe it is there only if [`Resources::stamp`] asked for it.
+    /// Tells one state of the source from another, beside the tree: the content of an archive may change while its names stay the same.
+    /// For a pipe it is empty unless [`Resources::stamp`] asked for it.
     pub(crate) stamp: Vec<u8>,
 }
 
-/// What opening a source may use of this process, and what of it is wanted.
+/// What opening a source may use, and what it must find out.
 #[derive(Clone, Debug)]
 pub struct Resources {
-    /// How long a scan takes no more than the time that others leave of the processors.
+    /// How long a scan runs at the lowest priority.
     pub patience: Duration,
-    /// How many sources share this process's descriptors, at least 1.
+    /// The number of sources that share this process's descriptors, at least 1.
     pub sharers: usize,
-    /// Where a compressed archive, or one from a pipe, is unpacked, into a file without a name.
+    /// The directory in which a compressed archive, or one from a pipe, is unpacked into a nameless file.
     pub spool_directory: PathBuf,
-    /// Whether the source must be known again another time: a pipe's bytes are hashed for it.
+    /// Whether the source must be recognised by a later command. If so, the bytes of a pipe are hashed.
     pub stamp: bool,
 }
 
 impl Default for Resources {
-    /// At once, for one source that is used once.
+    /// For a single source, scanned at normal priority, that no later command must recognise.
     fn default() -> Resources {
         Resources { patience: Duration::ZERO, sharers: 1, spool_directory: spool_directory(), stamp: false }
     }
 }
 
-/// Where archives are unpacked unless something else is said: `TMPDIR`, or /var/tmp, which is no memory.
+/// The default directory for unpacked archives: `TMPDIR`, or /var/tmp, which is on a disk (/tmp may be in memory).
 pub(crate) fn spool_directory() -> PathBuf {
     let named = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
     named.unwrap_or_else(|| PathBuf::from("/var/tmp"))
 }
 
-/// Opens `source` and takes of it what `selection` says.
+/// Opens the part of `source` that `selection` includes.
 pub fn open(source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
     open_with(source, selection, &Resources::default())
 }
 
-/// As [`open`], within `resources`.
+/// Like [`open`], within `resources`.
 pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
@@ -81,7 +81,7 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
     }
 }
 
-/// Opens a source that others made: its file is opened here, and parsed by a thread that is confined to that.
+/// Opens a foreign source: opens its file here, and has a thread parse it that is confined to parsing.
 fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     let path = source.path();
     let fail = |error| OpenError::Read { path: path.to_owned(), error };
@@ -118,14 +118,14 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     })?
 }
 
-/// A file system in an image, opened to be asked for what is wanted.
+/// A file system in an image, opened for reading on demand.
 pub(crate) struct OpenedVolume {
     pub(crate) volume: Arc<dyn Volume>,
-    /// What tells one state of the image from another.
+    /// Tells one state of the image from another.
     pub(crate) stamp: Vec<u8>,
 }
 
-/// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
+/// Opens a disk image with a file system for reading on demand; `None` for any other source.
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
     let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
     let cannot_open = |error| OpenError::path(path, "cannot open it", error);
@@ -139,18 +139,18 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
 }
 
 impl Opened {
-    /// A tree of the directory `path` as it was at some time: what has changed in it since then is found when it is read.
+    /// Opens an earlier state of the directory `path`, whose tree was stored. A file that has changed since then is found when it is read.
     pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, OpenError> {
         let root = File::open(path).map_err(|error| OpenError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
-        Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
+        Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
     }
 }
 
-impl From<inarch_format::Opened> for Opened {
-    fn from(opened: inarch_format::Opened) -> Opened {
-        let inarch_format::Opened { tree, content, notes, image } = opened;
+impl From<inarch_format::TreeAndContent> for Opened {
+    fn from(opened: inarch_format::TreeAndContent) -> Opened {
+        let inarch_format::TreeAndContent { tree, content, notes, image } = opened;
         Opened { tree, content, notes, image, report: Report::default(), original: None, stamp: Vec::new() }
     }
 }
@@ -167,7 +167,7 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
     let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
     let opened = Opened {
         report: scan.report,
-        ..inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into()
+        ..inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into()
     };
     let mut rest = selection.after_scan();
     if let Some(only) = &mut rest.only {
@@ -180,7 +180,7 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
     opened.select(&Source::Directory(path.to_owned()), &rest)
 }
 
-/// Directories of `/` that belong to its kernel or to this boot, and that a guest has its own of.
+/// Directories of `/` that belong to the kernel or to this boot. A guest has its own.
 pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
 
 fn open_file(
@@ -189,7 +189,7 @@ fn open_file(
     kind: FileKind,
     host: &dyn Host,
     damage: Damage,
-) -> Result<inarch_format::Opened, ReadError> {
+) -> Result<inarch_format::TreeAndContent, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
         Ok(backing) => Ok(Arc::new(backing)),
         Err(error) => Err(ReadError::Io { offset: 0, error }),
@@ -200,12 +200,12 @@ fn open_file(
     }
 }
 
-/// A tree of nothing but its root.
+/// A tree with only a root.
 fn empty() -> Result<Opened, BuildError> {
     let root = Attributes { mode: 0o040_755, ..Attributes::default() };
     let tree = Arc::new(Builder::new(&root)?.finish()?);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
-    Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
+    Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
 }
 
 /// [`stamp`] of a file, or of everything in a directory.
@@ -220,7 +220,7 @@ fn stamp_all(path: &Path) -> Result<Vec<u8>, OpenError> {
     stamp.map_err(|error| OpenError::path(path, "cannot open it", error))
 }
 
-/// What tells one state of an archive or image from another.
+/// Tells one state of an archive or image from another.
 fn stamp(file: &File) -> io::Result<Vec<u8>> {
     let metadata = file.metadata()?;
     let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
@@ -241,7 +241,7 @@ fn open_stream(
     Ok(Opened { stamp, ..opened.into() })
 }
 
-/// Passes bytes on, and hashes them if that is wanted.
+/// A reader that passes bytes on, and hashes them if asked to.
 struct Hashing<R> {
     input: R,
     hash: Option<Sha256>,
@@ -258,7 +258,7 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 impl Opened {
-    /// It with directories, paths from the root, where nothing is at those.
+    /// Adds empty directories at those of `paths` (from the root) that do not exist.
     pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, OpenError> {
         if paths.iter().all(|path| self.tree.lookup(path).is_some()) {
             return Ok(self);
@@ -273,7 +273,7 @@ impl Opened {
         })
     }
 
-    /// What `selection` leaves of it.
+    /// Applies `selection`.
     fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
         if selection.is_all() {
             return Ok(self);

@@ -1,7 +1,7 @@
 use super::*;
 
 fn volume(name: &str) -> FileKind {
-    FileKind::Volume(inarch_format::reader_by_name(name).unwrap())
+    FileKind::Volume(inarch_format::readers().iter().find(|reader| reader.name == name).unwrap())
 }
 
 fn parse(path: &Path) -> Result<Source, String> {

@@ -16,7 +16,7 @@ use crate::lifecycle::running::{self, Running};
 #[derive(Clone, Debug)]
 pub enum TraceEvent {
     /// The command has ended, but processes that it started have not: the trace goes on until they have, or until it is
-    /// [stopped](TraceHandle::stop).
+    /// [stopped](TraceHandle::stopper).
     Waiting {
         /// Their numbers and names, as far as they can be seen.
         processes: Vec<(u32, String)>,

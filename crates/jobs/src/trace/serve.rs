@@ -28,6 +28,7 @@ use super::{TraceError, TraceReport, TraceRequest};
 use crate::PathError;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
+use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::guard::{Guard, Guarded};
 use crate::record::processes::Processes;
 
@@ -46,10 +47,12 @@ pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, 
     let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(setup("a socket"))?;
     let socket = OsString::from(name);
+    // Each file that the command has open takes one here.
+    let limit = take_limit().map_or_else(OsString::new, |(soft, _)| soft.to_string().into());
     let (view, device) = View::new()?;
     let served = Served::start(device, request)?;
     let mut child = Command::new("/proc/self/exe")
-        .args(words((&socket, view.point()), &outside, &request.command))
+        .args(words((&socket, view.point(), &limit), &outside, &request.command))
         .spawn()
         .map_err(setup("a process"))?;
     let handle = handle_of(&child).map_err(setup("a pidfd"))?;
@@ -195,7 +198,6 @@ fn session_options(request: &TraceRequest) -> SessionOptions {
     let connection = ConnectionOptions {
         // What is listed is not looked up yet.
         readdirplus: ReadDirPlus::Never,
-        exclusive: true,
         cache_symlinks: request.level == RecordLevel::Command,
         posix_acl: true,
         kill_privileges: true,
@@ -218,7 +220,7 @@ impl Served {
     /// Serves this machine's files in threads of their own.
     fn start(device: OwnedFd, request: &TraceRequest) -> Result<Served, TraceError> {
         let options = HostOptions {
-            changes: Changes::Guest,
+            changes: Changes::Host,
             submounts: Submounts::Merged,
             host_files_from: PASSTHROUGH_FROM,
             ..HostOptions::default()

@@ -29,7 +29,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
-use rustix::process::{Signal, chdir, set_parent_process_death_signal};
+use rustix::process::{Resource, Rlimit, Signal, chdir, getrlimit, set_parent_process_death_signal, setrlimit};
 
 /// The first word of the child's command line; what follows is [`become_command`]'s.
 pub const VIEW_ARGUMENT: &str = "become-the-traced-command";
@@ -59,17 +59,27 @@ impl From<Refusal> for Failure {
 }
 
 /// The main function of the child. `words` are the socket's name, the place of the FUSE mount, which is empty if its descriptor
-/// comes, the paths outside of the view, and the command. Returns the status to exit with if the command was not executed.
+/// comes, the soft limit of descriptors, the paths outside of the view, and the command. Returns the status to exit with if the command was not executed.
 pub(crate) fn become_command(words: &[OsString]) -> u8 {
-    let [socket, point, rest @ ..] = words else { return FAILED };
+    let [socket, point, limit, rest @ ..] = words else { return FAILED };
     let Some(at) = rest.iter().position(|word| word == COMMAND_FOLLOWS) else { return FAILED };
     let (outside, command) = (&rest[..at], &rest[at + 1..]);
     let stream = SocketAddr::from_abstract_name(socket.as_bytes()).and_then(|name| UnixStream::connect_addr(&name));
     let Ok(mut stream) = stream else { return FAILED };
+    restore_limit(limit);
     let Failure { status, reason } = execute(&stream, point, outside, command);
     // If the starter is gone, nobody needs to be told.
     let _ = stream.write_all(&[&[status], reason.as_bytes()].concat());
     status
+}
+
+/// Gives this process the soft limit of descriptors that its starter had before it raised its own for the files of the view.
+fn restore_limit(limit: &OsStr) {
+    if let Some(current) = limit.to_str().and_then(|limit| limit.parse().ok()) {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // A limit can always be lowered.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum });
+    }
 }
 
 /// Executes the command; returns only if that fails.
@@ -183,11 +193,11 @@ pub(super) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// The child's command line after its first word.
 pub(super) fn words<'w>(
-    (socket, point): (&'w OsStr, &'w Path),
+    (socket, point, limit): (&'w OsStr, &'w Path, &'w OsStr),
     outside: &'w [PathBuf],
     command: &'w [OsString],
 ) -> impl Iterator<Item = &'w OsStr> {
-    let before = [OsStr::new(VIEW_ARGUMENT), socket, point.as_os_str()]
+    let before = [OsStr::new(VIEW_ARGUMENT), socket, point.as_os_str(), limit]
         .into_iter()
         .chain(outside.iter().map(|path| path.as_os_str()));
     before.chain([OsStr::new(COMMAND_FOLLOWS)]).chain(command.iter().map(|word| &**word))

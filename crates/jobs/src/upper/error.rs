@@ -40,6 +40,19 @@ pub enum UpperError {
         /// The directory.
         place: PathBuf,
     },
+    /// Other users can enter the directory, and would reach files whose directories in the tree are closed to them, devices and
+    /// set-user-ID programs.
+    #[error(
+        "{}: cannot keep writes there: other users can enter it (mode {mode:04o}) and would reach what is written; close it with \
+         chmod 700, or name a directory that does not exist yet",
+        shown(place)
+    )]
+    OpenToOthers {
+        /// The directory.
+        place: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
     /// The directory was not made for writes over a tree.
     #[error(
         "{}: cannot keep writes there: it has other things in it ({}); name an empty directory, or one with the directories \

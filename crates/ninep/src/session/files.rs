@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inarch_vfs::{Attributes, Context, NewNode, Opened, WriteKind, check_name};
+use inarch_vfs::{Attributes, Context, NewNode, OpenHandle, WriteKind, check_name};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
@@ -242,7 +242,7 @@ impl Session<'_> {
 }
 
 /// The opened handle with its slot; `None` if the file system needs no opening.
-fn handle(opened: Result<Opened, Errno>, slot: Slot) -> Result<Option<Handle>, Errno> {
+fn handle(opened: Result<OpenHandle, Errno>, slot: Slot) -> Result<Option<Handle>, Errno> {
     match opened {
         Err(Errno::NOSYS) => Ok(None),
         opened => opened.map(|opened| Some((opened.handle, slot))),

@@ -30,7 +30,7 @@ impl Identity {
         }
     }
 
-    /// The attributes of a file of which the layer changed only attributes. `above` are the layer's, `now` is the lower
+    /// The attributes of a file whose content the layer did not change. `above` are the layer's, `now` is the lower
     /// tree's file. An attribute that the layer did not change is as it is now. If both changed the mtime, the later
     /// one counts, because its content is newer.
     pub(super) fn with_changes_of(&self, above: &Attributes, now: &Inode) -> Attributes {

@@ -174,12 +174,6 @@ impl Layer {
         (said.mark != Mark::Passing).then_some(said.was)
     }
 
-    /// What the lower tree had at a path that the layer removed or replaced.
-    pub fn knew(&self, path: &[u8]) -> Option<Identity> {
-        let hidden = || self.hidden.binary_search_by(|(hidden, _)| hidden[..].cmp(path)).ok();
-        self.was(path).flatten().or_else(|| self.hidden.get(hidden()?).map(|(_, was)| *was))
-    }
-
     pub(crate) fn source(&self, inode: InodeId) -> Provenance {
         self.sources.get(inode.index()).copied().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::system_calls::read_entries;
 use super::{Changes, HostDirectory, hold, read};
-use crate::{Caching, Context, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
+use crate::{Caching, Context, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, OpenHandle};
 
 /// The buffer size for getdents64(2).
 pub(super) const BUFFER: usize = 32 << 10;
@@ -101,7 +101,7 @@ impl HostDirectory {
         Ok(Stream { descriptor, state: Mutex::default() })
     }
 
-    pub(super) fn open_stream(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    pub(super) fn open_stream(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         // A kernel that knows of all changes keeps its cached listing and needs no request to reuse it.
         let is_closed = self.is_closed(node)?;
         if self.options.changes != Changes::Host {
@@ -117,16 +117,17 @@ impl HostDirectory {
                 Some(false) => Caching::Keep,
                 None => return Err(Errno::NOSYS),
             };
-            return Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false });
+            return Ok(OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         if is_closed {
             let caching = self.options.changes.caching();
-            return Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false });
+            return Ok(OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         let stream = self.stream_of(node)?;
         self.require_told(context, node, stream.descriptor.as_fd())?;
+        let caching = self.caching_at_open(node, stream.descriptor.as_fd());
         let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
-        Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: false })
+        Ok(OpenHandle { handle, caching, parallel_direct_writes: false })
     }
 
     pub(super) fn list(

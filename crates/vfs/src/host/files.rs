@@ -15,7 +15,7 @@ use super::locks::Holder;
 use super::system_calls;
 use super::{HostDirectory, read, write};
 use crate::slab::Slab;
-use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, Opened, WriteKind, check_name};
+use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, OpenHandle, WriteKind, check_name};
 
 /// An open file or directory.
 #[derive(Clone, Debug)]
@@ -210,7 +210,8 @@ impl HostDirectory {
         Ok(mode | (asked & CHOSEN) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY)
     }
 
-    fn opened(&self, node: NodeId, descriptor: OwnedFd, asked: u32, flags: OFlags) -> Result<Opened, Errno> {
+    fn opened(&self, node: NodeId, descriptor: OwnedFd, asked: u32, flags: OFlags) -> Result<OpenHandle, Errno> {
+        let caching = self.caching_at_open(node, descriptor.as_fd());
         let file = OpenFile {
             node,
             descriptor: Arc::new(descriptor),
@@ -219,16 +220,16 @@ impl HostDirectory {
             stream: None,
         };
         let handle = write(&self.open).insert(file)?;
-        Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: true })
+        Ok(OpenHandle { handle, caching, parallel_direct_writes: true })
     }
 
     /// The answer to an open, where files need no open.
-    fn unopened(&self) -> Opened {
+    fn unopened(&self) -> OpenHandle {
         let caching = self.options.changes.caching();
-        Opened { handle: HandleId::default(), caching, parallel_direct_writes: true }
+        OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: true }
     }
 
-    pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, asked: u32) -> Result<Opened, Errno> {
+    pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, asked: u32) -> Result<OpenHandle, Errno> {
         self.require_regular(node)?;
         if !self.opens_files() {
             self.flags(asked)?;
@@ -254,7 +255,7 @@ impl HostDirectory {
         name: &[u8],
         new: &NewNode,
         asked: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         check_name(name)?;
         let flags = self.flags(asked)?;
         let directory = self.directory(parent)?;
@@ -272,7 +273,7 @@ impl HostDirectory {
         parent: NodeId,
         new: &NewNode,
         asked: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let flags = self.flags(asked)?;
         let directory = self.directory(parent)?;
         self.require_told(context, parent, directory.as_fd())?;
@@ -292,7 +293,7 @@ impl HostDirectory {
         file: OwnedFd,
         asked: u32,
         flags: OFlags,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let stat = self.stat(file.as_fd(), b"")?;
         let found = self.found(&stat);
         let node = {

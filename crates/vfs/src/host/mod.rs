@@ -32,8 +32,10 @@ mod system_calls;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unchanged;
 mod xattrs;
 
+use std::hash::RandomState;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -45,8 +47,8 @@ use rustix::process::{Resource, getrlimit};
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, WriteKind, not_supported,
+    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId,
+    OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
 };
 pub use caller::may_open_every_file;
 use handle::FileHandle;
@@ -60,7 +62,8 @@ use table::{Found, Table};
 pub enum Changes {
     /// Only the client: everything is cached for a day.
     Guest,
-    /// Anybody: names and attributes have a TTL of one second, and cached content is compared at each open.
+    /// Anybody: names and attributes have a TTL of one second. Cached content and listings stay at an open if nothing can have
+    /// changed them since the one before ([`unchanged`]).
     #[default]
     Host,
     /// Nobody: everything is cached for good, files need no open, and changes are refused.
@@ -152,6 +155,9 @@ pub struct HostDirectory {
     ahead: ahead::Ahead,
     locks: locks::Locks,
     devices: RwLock<Vec<u64>>,
+    /// See [`unchanged`]: the age from which a change cannot be followed by one that looks the same.
+    settled: Duration,
+    stamps: RandomState,
 }
 
 impl HostDirectory {
@@ -192,6 +198,8 @@ impl HostDirectory {
             ahead: ahead::Ahead::new(ahead::Bounds::default(), stat_flags),
             locks: locks::Locks::new(limit / 8),
             devices: RwLock::new(Vec::new()),
+            settled: unchanged::SETTLED,
+            stamps: RandomState::new(),
         })
     }
 
@@ -350,7 +358,7 @@ impl FileSystem for HostDirectory {
         self.move_name(context, (parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         self.open_file(context, node, flags)
     }
 
@@ -361,7 +369,7 @@ impl FileSystem for HostDirectory {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.writable()?;
         self.create_file(context, parent, name, new, flags)
     }
@@ -372,7 +380,7 @@ impl FileSystem for HostDirectory {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.writable()?;
         self.create_nameless_file(context, parent, new, flags)
     }
@@ -450,7 +458,7 @@ impl FileSystem for HostDirectory {
         self.close_file(node, handle);
     }
 
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         self.open_stream(context, node)
     }
 

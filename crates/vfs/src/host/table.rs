@@ -111,6 +111,8 @@ pub struct Node {
     /// Whether the client's attributes are still valid; see [`Accessed`].
     accessed: Accessed,
     told: Told,
+    /// A number for its content when it was last opened (see [`super::unchanged`]); 0 if none.
+    content: AtomicU64,
     /// Its file handle, if one was taken.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
@@ -131,6 +133,12 @@ impl Node {
     /// The permissions that a client saw last.
     pub fn told_permissions(&self) -> Permissions {
         self.told.get()
+    }
+
+    /// Records that it was opened with this number for its content; returns whether that is the one of the open before.
+    pub fn is_again(&self, content: u64) -> bool {
+        let before = self.content.swap(content, Ordering::Relaxed);
+        content != 0 && before == content
     }
 
     /// Records the permissions that a client sees.
@@ -449,6 +457,7 @@ impl Table {
             is_closed,
             accessed: Accessed::default(),
             told: Told::new(permissions),
+            content: AtomicU64::new(0),
             handle: None,
             pinned: None,
             lookups: AtomicU64::new(lookups),

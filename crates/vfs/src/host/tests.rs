@@ -8,6 +8,7 @@ mod mounts;
 mod operations;
 mod races;
 mod refused;
+mod unchanged;
 mod unopened;
 
 use std::fs;

@@ -22,7 +22,7 @@ use vm_memory::VolatileSlice;
 use crate::slab::Slab;
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, Opened, SetAttributes, SetTime, Statistics, WriteKind, check_name, not_supported,
+    NodeId, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind, check_name, not_supported,
 };
 use acl::Acl;
 use content::{Content, end_of};
@@ -152,11 +152,11 @@ impl MemoryFiles {
         if file.writable { Ok((file, self.content(node)?)) } else { Err(Errno::BADF) }
     }
 
-    fn opened(&self, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn opened(&self, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         let mode = flags & libc::O_ACCMODE as u32;
         let append = flags & libc::O_APPEND as u32 != 0;
         if !self.opens_files {
-            return Ok(Opened { caching: Caching::Keep, ..Opened::default() });
+            return Ok(OpenHandle { caching: Caching::Keep, ..OpenHandle::default() });
         }
         let file = OpenFile { node, writable: mode != libc::O_RDONLY as u32, append };
         let mut inodes = write(&self.inodes);
@@ -166,7 +166,7 @@ impl MemoryFiles {
         }
         inodes.get_mut(node)?.opened += 1;
         let place = open.insert(file).ok_or(Errno::NFILE)?;
-        Ok(Opened { handle: HandleId(open.number(place)), caching: Caching::Keep, parallel_direct_writes: false })
+        Ok(OpenHandle { handle: HandleId(open.number(place)), caching: Caching::Keep, parallel_direct_writes: false })
     }
 
     /// Updates times after a change of content; with `kill`, clears privileges.
@@ -354,7 +354,7 @@ impl FileSystem for MemoryFiles {
         self.move_name((parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         let content = self.content(node)?;
         if flags & libc::O_TRUNC as u32 != 0 {
             write(&content).set_size(&self.space, 0)?;
@@ -370,7 +370,7 @@ impl FileSystem for MemoryFiles {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let new = NewNode { mode: libc::S_IFREG | new.mode & 0o7777, device: 0, ..*new };
         let entry = self.make(context, (parent, Some(name)), &new, names::empty_file, 0)?;
         let opened = self.opened(entry.node, flags).inspect_err(|_| self.forget(entry.node, 1))?;
@@ -383,7 +383,7 @@ impl FileSystem for MemoryFiles {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let new = NewNode { mode: libc::S_IFREG | new.mode & 0o7777, device: 0, ..*new };
         let entry = self.make(context, (parent, None), &new, names::empty_file, 0)?;
         let opened = self.opened(entry.node, flags).inspect_err(|_| self.forget(entry.node, 1))?;
@@ -496,7 +496,7 @@ impl FileSystem for MemoryFiles {
         self.collect(&mut inodes, index);
     }
 
-    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         read(&self.inodes).get(node)?.directory()?;
         Err(Errno::NOSYS)
     }

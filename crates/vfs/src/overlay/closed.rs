@@ -150,7 +150,7 @@ impl Overlay {
             if self.is_quiet_since(before) {
                 return seen;
             }
-            // Whoever does steps holds this lock, and does not look meanwhile.
+            // A thread holds this lock while it does steps. Wait for it before looking again.
             drop(hold(&self.changing));
         }
     }

@@ -11,7 +11,7 @@ use super::work::Made;
 use super::{Overlay, hold};
 use crate::slab::Slab;
 use crate::{
-    self as vfs, Caching, Changes, Context, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name,
+    self as vfs, Caching, Changes, Context, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle, check_name,
 };
 
 /// Files that may be open at a time.
@@ -94,23 +94,24 @@ impl OpenFiles {
 }
 
 impl Overlay {
-    fn insert(&self, node: NodeId, behind: Behind, opened: Opened) -> Result<Opened, Errno> {
-        let caching = match opened.caching {
-            Caching::Keep if self.changes == Changes::Host => Caching::Fresh,
-            caching => caching,
+    fn insert(&self, node: NodeId, behind: Behind, opened: OpenHandle) -> Result<OpenHandle, Errno> {
+        // The lower layer knows whether its file changed. What is above may have been copied up from a file that had changed.
+        let caching = match (opened.caching, &behind) {
+            (Caching::Keep, Behind::Upper(..)) if self.changes == Changes::Host => Caching::Fresh,
+            (caching, _) => caching,
         };
         if !self.opens_files {
-            return Ok(Opened { handle: HandleId::default(), caching, ..opened });
+            return Ok(OpenHandle { handle: HandleId::default(), caching, ..opened });
         }
         let handle = hold(&self.open).insert(node, behind);
         let Some(handle) = handle else {
             self.release_behind(Some(behind), None);
             return Err(Errno::NFILE);
         };
-        Ok(Opened { handle, caching, ..opened })
+        Ok(OpenHandle { handle, caching, ..opened })
     }
 
-    pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         let truncates = flags & libc::O_TRUNC as u32 != 0;
         if self.layers(node)?.is_directory {
@@ -126,7 +127,7 @@ impl Overlay {
         if let Behind::Lower(..) = behind
             && self.layers(node)?.upper.is_some()
         {
-            // It was copied up meanwhile: whoever removes it may not know of this reader.
+            // It was copied up meanwhile: a thread that removes it may not know of this reader.
             let lifted = self.lift_reader(context, node, opened.handle);
             lifted.inspect_err(|_| self.close_file(node, opened.handle, None))?;
         }
@@ -140,7 +141,7 @@ impl Overlay {
         node: NodeId,
         flags: u32,
         truncates: bool,
-    ) -> Result<(Behind, Opened), Errno> {
+    ) -> Result<(Behind, OpenHandle), Errno> {
         // Truncated bytes need no copy; the truncation is part of the step that makes the copy visible.
         let mut early = None;
         let mut open = |upper| {
@@ -165,7 +166,7 @@ impl Overlay {
     }
 
     /// Opens a file for reading, in its layer.
-    fn open_where_it_is(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<(Behind, Opened), Errno> {
+    fn open_where_it_is(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<(Behind, OpenHandle), Errno> {
         let layers = self.layers(node)?;
         match (layers.upper, layers.lower) {
             (Some(upper), _) => {
@@ -175,7 +176,7 @@ impl Overlay {
             (None, Some(lower)) => match self.lower.open(context, lower, flags) {
                 Ok(opened) => Ok((Behind::Lower(lower, Some(opened.handle)), opened)),
                 Err(Errno::NOSYS) => {
-                    Ok((Behind::Lower(lower, None), Opened { caching: Caching::Keep, ..Opened::default() }))
+                    Ok((Behind::Lower(lower, None), OpenHandle { caching: Caching::Keep, ..OpenHandle::default() }))
                 }
                 Err(errno) => Err(errno),
             },
@@ -190,7 +191,7 @@ impl Overlay {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(vfs::Entry, Opened), Errno> {
+    ) -> Result<(vfs::Entry, OpenHandle), Errno> {
         check_name(name)?;
         let made = self.make(context, parent, name, |directory, name| {
             let (entry, opened) = self.upper.create(context, directory, name, new, flags)?;
@@ -200,7 +201,7 @@ impl Overlay {
     }
 
     /// Registers a newly created upper file as open.
-    fn insert_made(&self, Made { entry, opened }: Made) -> Result<(vfs::Entry, Opened), Errno> {
+    fn insert_made(&self, Made { entry, opened }: Made) -> Result<(vfs::Entry, OpenHandle), Errno> {
         let inserted = self.layers(entry.node).and_then(|layers| {
             let (upper, opened) = layers.upper.zip(opened).ok_or(Errno::IO)?;
             self.insert(entry.node, Behind::Upper(upper, opened.handle), opened)
@@ -215,7 +216,7 @@ impl Overlay {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(vfs::Entry, Opened), Errno> {
+    ) -> Result<(vfs::Entry, OpenHandle), Errno> {
         self.require_told(context, parent)?;
         let upper = self.bring_up(context, parent)?;
         let (made, opened) = {

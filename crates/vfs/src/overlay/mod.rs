@@ -39,7 +39,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
-    Opened, SetAttributes, Statistics, WriteKind, not_supported,
+    OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
 };
 use table::{Layers, Table};
 use work::Place;
@@ -392,7 +392,7 @@ impl FileSystem for Overlay {
         self.move_name(context, (parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         if self.opens_files { self.open_file(context, node, flags) } else { Err(Errno::NOSYS) }
     }
 
@@ -403,7 +403,7 @@ impl FileSystem for Overlay {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.create_file(context, parent, name, new, flags)
     }
 
@@ -413,7 +413,7 @@ impl FileSystem for Overlay {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.create_nameless_file(context, parent, new, flags)
     }
 
@@ -506,18 +506,18 @@ impl FileSystem for Overlay {
         self.close_file(node, handle, owner);
     }
 
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         if !self.layers(node)?.is_directory {
             return Err(Errno::NOTDIR);
         }
         if self.changes_below {
             // Otherwise a kernel would not ask again, and show everybody its cached names.
             self.require_told(context, node)?;
-            return Ok(Opened::default());
+            return Ok(OpenHandle::default());
         }
         let opened = if self.opens_directories { hold(&self.table).opened(node) } else { None };
         let caching = if opened.ok_or(Errno::NOSYS)? { Caching::Fresh } else { Caching::Keep };
-        Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false })
+        Ok(OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: false })
     }
 
     fn read_directory(

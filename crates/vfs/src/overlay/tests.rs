@@ -126,7 +126,7 @@ fn what_is_changed_is_kept_above_and_what_is_below_stays() {
     let reading = scene.overlay.open(&ME, c, READ).unwrap().handle;
     let handle = scene.overlay.open(&ME, c, WRITE).unwrap().handle;
     scene.write(c, handle, "upper");
-    // Who had it open before sees it too, under the same number.
+    // A program that had it open before sees it too, under the same number.
     assert_eq!(scene.read_handle(c, reading), "upper c");
     assert_eq!(scene.overlay.attributes(&ME, c, None).unwrap().inode, before.inode);
     assert_eq!(scene.node("d/e/c"), c);
@@ -406,7 +406,7 @@ fn what_others_write_is_seen_as_soon_as_what_the_host_changes() {
     }
 }
 
-/// An overlay of which files are used without being opened, with its upper layer in a directory and in memory.
+/// An overlay whose files are used without being opened, with its upper layer in a directory and in memory.
 fn unopened() -> [Scene; 2] {
     [false, true].map(|in_memory| {
         let Scene { directory, .. } = Scene::new();
@@ -542,7 +542,7 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     let scene = Scene { overlay: scene.overlay.opening_directories(), ..scene };
     let d = scene.node("d");
     let open = || scene.overlay.open_directory(&ME, d).map(|opened| opened.caching);
-    // Without opening it, as who has opened it before.
+    // Without opening it, as a client that has opened it before.
     let told = || {
         let (mut told, mut next) = (Vec::new(), 0);
         loop {

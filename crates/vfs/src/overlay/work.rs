@@ -12,7 +12,7 @@ use super::attributes::{ACCESS_ACL, DEFAULT_ACL, copy_attributes, optional};
 use super::closed::{self, Directory};
 use super::listing::read_all;
 use super::{ME, Overlay, hold};
-use crate::{Attributes, Context, Entry, FileSystem, NewNode, NodeId, Opened, SetAttributes};
+use crate::{Attributes, Context, Entry, FileSystem, NewNode, NodeId, OpenHandle, SetAttributes};
 
 /// The names of upper layer and work directory, as mount(8) takes them, in the directory that holds both.
 const UPPER: &[u8] = b"upper";
@@ -39,7 +39,7 @@ pub(super) struct Place {
 /// Something just created, and possibly opened.
 pub(super) struct Made {
     pub entry: Entry,
-    pub opened: Option<Opened>,
+    pub opened: Option<OpenHandle>,
 }
 
 /// Where to create something that belongs in a directory.

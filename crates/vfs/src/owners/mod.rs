@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::passing::PassingOn;
 use crate::{
-    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
+    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, OpenHandle,
     SetAttributes, passes_on,
 };
 use ids::Ids;
@@ -160,7 +160,7 @@ impl FileSystem for MappedOwners {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let (entry, opened) = self.below.create(&self.maker(context)?, parent, name, new, flags)?;
         Ok((self.seen_entry(entry), opened))
     }
@@ -171,7 +171,7 @@ impl FileSystem for MappedOwners {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let (entry, opened) = self.below.create_unnamed(&self.maker(context)?, parent, new, flags)?;
         Ok((self.seen_entry(entry), opened))
     }

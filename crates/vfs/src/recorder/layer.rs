@@ -13,7 +13,7 @@ use super::queue::{Done, Message, Place};
 use super::{AccessKind, Identity, RecordLevel, Recording, hold};
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
+    NodeId, OPEN_TO_EXECUTE, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
 };
 
 /// The table of open files is split into parts, each with its own lock.
@@ -182,14 +182,14 @@ impl Recorder {
 
     /// The same for an open file. Even where files need no open, the client gets a handle, because after `ENOSYS` it
     /// would not ask again.
-    fn kept_open(&self, opened: Result<Opened, Errno>, kept: Caching) -> Result<Opened, Errno> {
+    fn kept_open(&self, opened: Result<OpenHandle, Errno>, kept: Caching) -> Result<OpenHandle, Errno> {
         match opened {
             Ok(opened) if self.tells_processes() && opened.caching != Caching::Direct => {
-                Ok(Opened { caching: kept, ..opened })
+                Ok(OpenHandle { caching: kept, ..opened })
             }
             Err(Errno::NOSYS) => {
                 let caching = if self.tells_processes() { kept } else { Caching::Keep };
-                Ok(Opened { caching, ..Opened::default() })
+                Ok(OpenHandle { caching, ..OpenHandle::default() })
             }
             opened => opened,
         }
@@ -333,7 +333,7 @@ impl FileSystem for Recorder {
         renamed
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         let below = self.below()?;
         // Cached content is dropped, so that the read is seen.
         let opened = self.kept_open(below.open(context, node, flags), Caching::Fresh);
@@ -355,7 +355,7 @@ impl FileSystem for Recorder {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let created = self.below()?.create(context, parent, name, new, flags);
         let entry = created.map(|(entry, _)| entry);
         let entry = self.tell_entry(context, done(AccessKind::Create, Place::name(parent, name)), entry)?;
@@ -370,7 +370,7 @@ impl FileSystem for Recorder {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         let created = self.below()?.create_unnamed(context, parent, new, flags);
         let entry = created.map(|(entry, _)| entry);
         let entry = self.tell_entry(context, done(AccessKind::CreateUnnamed, Place::Node(parent)), entry)?;
@@ -458,7 +458,7 @@ impl FileSystem for Recorder {
         }
     }
 
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         let opened = self.kept_open(self.below()?.open_directory(context, node), Caching::Direct);
         if opened.is_err() {
             self.tell(context, done(AccessKind::List, Place::Node(node)), &opened);

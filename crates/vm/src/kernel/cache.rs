@@ -76,7 +76,8 @@ impl Cache {
         Cache { place: Place::Named(directory.to_owned()) }
     }
 
-    /// The cache in the open `directory` (`O_PATH` is enough), by which alone it is used. Images are named as what is in `name`.
+    /// The cache in the open `directory` (`O_PATH` is enough), which is used only through this descriptor. Images are named as if
+    /// the directory were at `name`.
     pub fn in_open(directory: OwnedFd, name: &Path) -> Cache {
         Cache { place: Place::Open(Arc::new(directory), name.to_owned()) }
     }

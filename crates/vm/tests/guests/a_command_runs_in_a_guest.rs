@@ -14,7 +14,7 @@ use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::kernel::cache::Cache;
 use inarch_vm::modules::ModuleTree;
-use inarch_vm::process::Process;
+use inarch_vm::process::{Process, Symptom};
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User, WindowSize};
 use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
@@ -117,7 +117,7 @@ impl Guest {
         let begun = Instant::now();
         let (process, agent) = self.start();
         let session = Session::greet(agent, BOOT_DEADLINE)
-            .unwrap_or_else(|error| panic!("{error}: {:?}", process.console_tail()));
+            .unwrap_or_else(|error| panic!("{error}: {:?}", process.explain(Symptom::Silence(BOOT_DEADLINE))));
         let hello = begun.elapsed();
         let (stdout, output) = io::pipe().unwrap();
         let (stderr, error) = io::pipe().unwrap();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use super::{INARCH, host, programs, scratch};
 
-/// What serves a mount of root's: the kernel by itself where it can, and this program, for which all that is promised holds as well.
+/// The ways to serve a mount of root's: through the kernel where it can, and through FUSE. The same promises hold for both.
 pub const WAYS: [&str; 2] = ["auto", "fuse"];
 
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.

@@ -1,4 +1,4 @@
-"""Leaves on a file system all that gives power to whoever runs or opens it there, in each way that a program has.
+"""Leaves files on a file system that give power to those who run or open them, in each way that a program has.
 
 powers.py POINT: runs as root; POINT has the files there-0, there-1, ... of mode 6755, which are used one after the other, and
 there-device, a character device, and there-capable, of mode 777 with file capabilities. Prints what failed, a line each.

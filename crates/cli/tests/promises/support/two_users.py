@@ -4,8 +4,8 @@ two_users.py SOURCE POINT [absences] [names] [nodes] [permissions] [directories]
 directory that is mounted on POINT. Each part is a list of checks; `over` says that what is written to POINT is kept elsewhere,
 and SOURCE stays as it is. Prints what went wrong, a line each.
 
-Of what the mount's kernel has seen, SOURCE is changed directly; then another user acts, who has the rights of what was seen
-and not of what is there. A check that comes too late, when the kernel has looked again, is weaker, and not wrong.
+Each check changes SOURCE directly after the mount's kernel has seen it. Then another user acts, who has the rights that the kernel
+saw, but not those of what is there now. A check that comes too late, when the kernel has looked again, is weaker, but not wrong.
 """
 
 import errno

@@ -58,7 +58,7 @@ pub(crate) fn extents(
     }
 }
 
-/// What of an extent lies in `range`.
+/// The part of an extent that lies in `range`.
 fn cut(extent: Extent, range: &Range<u64>) -> Option<Extent> {
     let start = extent.offset.max(range.start);
     let end = (extent.offset + extent.length).min(range.end);

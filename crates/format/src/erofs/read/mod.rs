@@ -23,7 +23,7 @@ use inarch_confine::Parsing;
 use inarch_volume::{Volume, VolumeError};
 
 use crate::erofs::NAME;
-use crate::{Damage, Opened, ReadError};
+use crate::{Damage, ReadError, TreeAndContent};
 use volume::ErofsVolume;
 
 /// An error of this format.
@@ -50,7 +50,7 @@ fn about(what: &str, error: VolumeError) -> VolumeError {
 /// Fails if the image is damaged, or uses what is not supported: additional devices, compressed metadata, and the
 /// extent records that `-E48bit` gives compressed files. Reading a compressed file with damaged content fails with
 /// `InvalidData`.
-pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<TreeAndContent, ReadError> {
     open_with(parsing, image, Damage::Refused)
 }
 
@@ -60,6 +60,6 @@ pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Resul
 }
 
 /// Like [`open`], but with salvaged damage, unreadable directories, inodes and parts of files are left out.
-pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<TreeAndContent, ReadError> {
+    TreeAndContent::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }

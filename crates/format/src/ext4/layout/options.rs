@@ -34,7 +34,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             label: String::new(),
-            // A UUID of version 8, which leaves its bits to whoever makes it.
+            // A UUID of version 8, whose bits are free.
             uuid: *b"inarch\x80e\x80xt4\0\0\0\x01",
             hash_seed: [0x6e69_7261, 0x6863_6174, 0x7265_6565, 0x7365_6564],
             free_bytes: 16 << 30,

@@ -19,7 +19,7 @@ pub(super) enum Leaves {
     Unknown,
 }
 
-/// The leaves in which a name may be. What the index says that makes no sense is not believed.
+/// The leaves that may contain a name. Values of the index that make no sense are ignored.
 pub(super) fn leaves(listing: &mut Listing<'_>, name: &[u8]) -> Result<Leaves, VolumeError> {
     let superblock = &listing.disk.superblock;
     let is_hashed = listing.slot.inode.has(flags::INDEX) && superblock.has_compat(compat::DIR_INDEX);

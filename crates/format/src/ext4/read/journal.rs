@@ -322,7 +322,7 @@ impl<'a> Log<'a> {
         self.superblock.has(incompat::ASYNC_COMMIT) && !transaction.doubtful
     }
 
-    /// What of the complete transactions counts: the last content of each block, unless it was revoked since.
+    /// The blocks of the complete transactions that count: the last content of each block, unless it was revoked since.
     fn newest(&self, committed: Committed) -> Result<Vec<Moved>, VolumeError> {
         let mut newest = HashMap::new();
         for Logged { tag, sequence, number } in committed.tags {

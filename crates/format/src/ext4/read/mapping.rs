@@ -166,7 +166,7 @@ impl Mapper<'_> {
             return Ok(());
         }
         if let Err(reason) = tolerate(self.disk.read_blocks(block, &mut bytes))? {
-            self.lose(range, format!("has an extent tree of which a part {reason}"));
+            self.lose(range, format!("has an extent tree with a part that {reason}"));
             return Ok(());
         }
         let wrong = self.disk.verifies() && !extent::checksum_matches(&bytes, self.seed);

@@ -11,7 +11,7 @@
 //! named. If it is salvaged, a damaged group descriptor or inode costs the files that need it, a directory block its
 //! names; a damaged block of an extent tree makes that part of the file unreadable (`EIO`, never zeros); and without
 //! its journal the file system is in its state before the journal's last changes. Bitmaps are not read: what is in
-//! use follows from the names. [`Opened::notes`] lists everything left out.
+//! use follows from the names. [`TreeAndContent::notes`] lists everything left out.
 
 mod disk;
 mod flaw;
@@ -35,7 +35,7 @@ use inarch_volume::{Volume, Walked, walk};
 
 use self::volume::Ext4Volume;
 use super::NAME;
-use crate::{Damage, Opened, ReadError};
+use crate::{Damage, ReadError, TreeAndContent};
 
 /// What to do with `lost+found` in the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Default for ReadOptions {
 /// device's bytes in those extents were written.
 pub struct Ext4Image {
     /// The tree, its content, and what was left out.
-    pub opened: Opened,
+    pub opened: TreeAndContent,
     files: Arc<BackedFiles>,
     /// `i_generation` of each inode of the tree.
     generations: Vec<u32>,
@@ -128,7 +128,7 @@ pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Resul
 }
 
 /// Opens such a file system as [`open_image`] does.
-pub fn open(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<TreeAndContent, ReadError> {
     Ok(open_image(parsing, image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
 
@@ -147,7 +147,7 @@ pub fn open_image(parsing: Parsing, image: Arc<dyn Backing>, options: &ReadOptio
     let notes = findings.into_notes(&tree);
     let by_ino = by_ino(&tree);
     let content: Arc<dyn Content> = files.clone();
-    Ok(Ext4Image { opened: Opened { tree, content, notes, image: None }, files, generations, by_ino })
+    Ok(Ext4Image { opened: TreeAndContent { tree, content, notes, image: None }, files, generations, by_ino })
 }
 
 fn by_ino(tree: &Tree) -> Vec<InodeId> {

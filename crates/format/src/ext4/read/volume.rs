@@ -341,7 +341,7 @@ impl Volume for Ext4Volume {
             out.fill_zeros(extent.offset - at);
             let Some(from) = self.backings.get(extent.backing as usize).filter(|_| extent.backing != backing::UNKNOWN)
             else {
-                let reason = reason.unwrap_or_else(|| "has content of which nobody knows where it is".to_owned());
+                let reason = reason.unwrap_or_else(|| "has content whose place is unknown".to_owned());
                 return Err(VolumeError::Damaged(reason));
             };
             let read = from.read(extent.at, extent.length, out);

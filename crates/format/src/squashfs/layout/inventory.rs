@@ -89,7 +89,7 @@ impl Inventory {
         }
     }
 
-    /// What of an inode depends on its type, for all types but directories and regular files.
+    /// The part of an inode that depends on its type, for all types but directories and regular files.
     pub(crate) fn special_body(&self, tree: &Tree, id: InodeId) -> Body {
         let source = tree.inode(id);
         match source.file_type() {

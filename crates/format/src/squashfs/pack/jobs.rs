@@ -28,7 +28,7 @@ pub(super) struct Jobs<'a> {
     tree: &'a Tree,
     order: std::slice::Iter<'a, InodeId>,
     block_size: u32,
-    /// A file of which a part was given out, and where the rest starts.
+    /// A file that was given out in part, and where the rest starts.
     current: Option<(InodeId, u64)>,
 }
 

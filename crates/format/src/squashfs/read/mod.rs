@@ -22,21 +22,21 @@ use inarch_block::Backing;
 use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
-use crate::{Damage, Opened, ReadError};
+use crate::{Damage, ReadError, TreeAndContent};
 use volume::SquashfsVolume;
 
 /// Opens and walks a squashfs 4.0 image, compressed by gzip, lz4, xz or zstd, or uncompressed. Content is
 /// decompressed on read, with a cache of 32 MiB. Uncompressed blocks are read from the image's own file.
 ///
 /// Errors say what is wrong with the image, and where.
-pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<TreeAndContent, ReadError> {
     open_with(parsing, image, Damage::Refused)
 }
 
 /// Like [`open`], but with salvaged damage, unreadable directories and inodes are left out. A truncated image has
 /// lost its tables, which are at its end.
-pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<TreeAndContent, ReadError> {
+    TreeAndContent::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }
 
 /// Opens an image for reading on demand. Reads and checks the superblock, the table of owners, the places of

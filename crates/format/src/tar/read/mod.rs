@@ -12,53 +12,16 @@ mod sparse;
 mod users;
 mod window;
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, read_backing};
-use inarch_confine::Parsing;
 use inarch_tree::{BuildError, Extents, Tree};
 
 pub(crate) use index::{Archive, Whiteouts, index};
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
-use crate::{Damage, Host, Opened, ReadError, probe, spool};
-
-/// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes.
-///
-/// A plain archive in a regular file is read where it is, as long as the tree is used; a change of it is detected. Any
-/// other is first unpacked into a nameless file of `host`. `path` names it in messages.
-///
-/// A member that cannot be part of a tree, because its path contains `..` or it links to a missing file, is left out
-/// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it.
-pub fn open_file(_: Parsing, file: File, path: &Path, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
-    let mut notes = Notes::default();
-    open_noted(spool::open(file, path, host, damage, &mut notes)?, host, damage, notes)
-}
-
-/// Like [`open_file`], for an archive from a pipe.
-pub fn open_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
-    let mut notes = Notes::default();
-    open_noted(spool::unpack(input, Path::new("-"), host, damage, &mut notes)?, host, damage, notes)
-}
-
-/// Opens a plain tar archive.
-pub fn open(_: Parsing, backing: Arc<dyn Backing>, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
-    open_noted(backing, host, damage, Notes::default())
-}
-
-fn open_noted(
-    backing: Arc<dyn Backing>,
-    host: &dyn Host,
-    damage: Damage,
-    mut notes: Notes,
-) -> Result<Opened, ReadError> {
-    let files = read_archive(&*backing, host, damage, &mut notes)?;
-    Ok(opened(files, vec![backing], notes))
-}
+use crate::{Damage, Host, ReadError, TreeAndContent, probe};
 
 /// The files of a plain tar archive, and where in it their bytes are.
 pub(crate) fn read_archive(
@@ -87,10 +50,14 @@ fn refuse_what_is_none(backing: &dyn Backing) -> Result<(), ReadError> {
 }
 
 /// Files whose bytes are in these backings.
-pub(crate) fn opened((tree, extents): (Tree, Extents), backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Opened {
+pub(crate) fn opened(
+    (tree, extents): (Tree, Extents),
+    backings: Vec<Arc<dyn Backing>>,
+    notes: Notes,
+) -> TreeAndContent {
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
-    Opened { tree, content, notes: notes.into_lines(), image: None }
+    TreeAndContent { tree, content, notes: notes.into_lines(), image: None }
 }
 
 /// The error of an assembly that does not fit a tree.

@@ -49,7 +49,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// What of a sample an archive can hold.
+/// The parts of a sample that an archive can hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Extended attributes and access lists.

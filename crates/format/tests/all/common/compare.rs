@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use inarch_block::read_content;
-use inarch_format::Opened;
+use inarch_format::TreeAndContent;
 use inarch_tree::{FileType, InodeId, Tree};
 
 use super::mount::xattrs;
@@ -17,7 +17,7 @@ use super::mount::xattrs;
 pub type Facts = BTreeMap<Vec<u8>, Vec<String>>;
 
 /// Fails unless `opened` is what the directory `expected` holds.
-pub fn assert_same(opened: &Opened, expected: &Path) {
+pub fn assert_same(opened: &TreeAndContent, expected: &Path) {
     assert_facts(&facts_of_tree(opened), &facts_of_directory(expected));
 }
 
@@ -34,7 +34,7 @@ pub fn assert_facts(found: &Facts, expected: &Facts) {
 }
 
 /// The facts of every name of a tree.
-pub fn facts_of_tree(opened: &Opened) -> Facts {
+pub fn facts_of_tree(opened: &TreeAndContent) -> Facts {
     let tree = &opened.tree;
     let mut facts = Facts::new();
     let mut first = HashMap::new();

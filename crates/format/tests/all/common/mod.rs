@@ -17,7 +17,13 @@ use std::sync::Arc;
 
 use inarch_block::{BLOCK_SIZE, BlockMap, Run};
 use inarch_format::ext4::{Options, Plan, plan};
+use inarch_format::{Reader, readers};
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
+
+/// The reader of that name.
+pub fn reader(name: &str) -> &'static Reader {
+    readers().iter().find(|reader| reader.name == name).unwrap()
+}
 
 /// Attributes of a mode, with a time of its own.
 pub fn attributes(mode: u32) -> Attributes {

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use inarch_block::{BackingFile, Content, Cursor, Device, FileSink, HostFiles, read_content, write_image};
 use inarch_confine::Parsing;
 use inarch_format::squashfs::{Squashfs, open};
-use inarch_format::{Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Opened, Planned, ReadError};
+use inarch_format::{
+    Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Planned, ReadError, TreeAndContent,
+};
 use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
 
 use crate::common::mounted::{self, Held, parts};
@@ -185,12 +187,12 @@ pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
 }
 
 /// Opens an image of this host by our reader.
-pub fn try_open(image: &Path) -> Result<Opened, ReadError> {
+pub fn try_open(image: &Path) -> Result<TreeAndContent, ReadError> {
     open(Parsing::unconfined(), Arc::new(BackingFile::new(File::open(image).unwrap(), image.to_owned()).unwrap()))
 }
 
 /// Compares what our reader found with a tree and what its files hold.
-pub fn compare_opened(tree: &Tree, content: &dyn Content, found: &Opened) {
+pub fn compare_opened(tree: &Tree, content: &dyn Content, found: &TreeAndContent) {
     assert_eq!(found.tree.inode_count(), tree.inode_count());
     let mut same = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
     let mut directories = vec![InodeId::ROOT];

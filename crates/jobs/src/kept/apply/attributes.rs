@@ -1,4 +1,4 @@
-//! Owner, permissions, extended attributes and times of what an apply makes or changes.
+//! Sets owner, permissions, extended attributes and times of what an apply makes or changes.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,26 +16,26 @@ use super::object::{Identity, path_of};
 use crate::kept::OwnersBack;
 use crate::text::counted;
 
-/// What is wanted of something on the host besides its content.
+/// The attributes that something on the host is to get.
 pub(super) struct Wanted<'a> {
     pub tree: &'a Tree,
     pub inode: InodeId,
     pub uid: u32,
     pub gid: u32,
-    /// Whether the guest's owner or group is none that the host has: then the two are somebody else's.
+    /// Whether the guest's owner or group maps to none of the host's, so that `uid` and `gid` are somebody else's.
     pub is_foreign: bool,
     pub back: &'a OwnersBack,
-    /// Attributes that are there and that the guest does not have.
+    /// Extended attributes that are to go.
     pub unwanted: Vec<Box<[u8]>>,
 }
 
-/// What of the attributes could not be had, for want of privilege or support: never a reason to leave the rest.
+/// The number of attributes that could not be set, for want of privilege or support. The rest is applied nevertheless.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lost {
     pub owners: u64,
     /// Owners that are outside of every range of ids.
     pub foreign: u64,
-    /// Files without the privileges that they would give: their owner is another one.
+    /// Files that came without set-ID bits or capabilities, because their owner is another one.
     pub privileges: u64,
     pub xattrs: u64,
 }
@@ -48,7 +48,7 @@ impl Lost {
         self.xattrs += other.xattrs;
     }
 
-    /// A line for each kind.
+    /// A line for each kind that was lost.
     pub fn lines(&self) -> Vec<String> {
         let files = |count| counted(count, "file", "files");
         let line = |count: u64, text: String| (count > 0).then_some(text);
@@ -72,16 +72,16 @@ impl Lost {
 /// Set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
-/// Something on the host that a descriptor holds.
+/// An object on the host that gets attributes.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// A file that is open.
     Open(BorrowedFd<'a>, &'a Directory),
-    /// Anything, of which the descriptor opens nothing (`O_PATH`), and what it was when it was found to be the right one.
+    /// Anything, by a descriptor that opens nothing (`O_PATH`), with what it was when it was checked.
     Held(BorrowedFd<'a>, &'a Directory, &'a Stat),
 }
 
-/// The attributes that are set, and the extended ones that there were before.
+/// The kinds of attributes that are set, and the extended attributes before.
 #[derive(Clone, Copy)]
 pub(super) struct Changed<'a> {
     pub aspects: Aspects,
@@ -89,7 +89,7 @@ pub(super) struct Changed<'a> {
 }
 
 impl Changed<'_> {
-    /// Of what was made just now: all.
+    /// All, of a new object.
     pub const ALL: Changed<'static> = Changed {
         aspects: Aspects {
             mode: true,
@@ -104,11 +104,12 @@ impl Changed<'_> {
     };
 }
 
-/// Sets owner, permissions, extended attributes and the time of the last change, in the order in which the one does
-/// not undo the other, as far as they are `changed` and not what is wanted: the others stay the host's. `inherits`: it may have got an
-/// ACL when it was made. Gives what the target is.
+/// Sets owner, permissions, extended attributes and mtime, as far as they are `changed` and differ from what is
+/// `wanted`. The others stay the host's. `inherits`: the target may have got an ACL when it was made. Returns the
+/// target's identity.
 ///
-/// The owner comes first, while nothing has the right to act in one's name: at no moment a file has that of another owner.
+/// The order is such that no call undoes another. The owner comes first, while the file has no set-ID bits: at no
+/// moment may it act in the name of another owner.
 pub(super) fn set_attributes(
     target: Target<'_>,
     inherits: bool,
@@ -125,7 +126,8 @@ pub(super) fn set_attributes(
     if owner_differs && !aspects.owner {
         is_owned = false;
     } else if owner_differs {
-        // chown(2) itself takes them away, but for a set-group-ID without the group's execution, and not on every file system.
+        // chown(2) itself clears them, but not on every file system, and not a set-group-ID bit without the group's
+        // execute bit.
         if there.st_mode & SET_ID != 0 && inode.file_type() != FileType::Directory {
             target.chmod(there.st_mode & 0o7777 & !SET_ID).map_err(host("set the permissions of"))?;
         }
@@ -143,15 +145,15 @@ pub(super) fn set_attributes(
         // It may not be there.
         let _ = target.remove_xattr(name);
     }
-    // What a file may do in its owner's name it may not do in another's.
+    // A file of another owner gets no set-ID bits.
     let has_mode = if aspects.mode { inode.mode() } else { there.st_mode };
     let is_another = if aspects.mode { !is_owned } else { owner_differs && aspects.owner };
     let is_denied = is_another && inode.file_type() != FileType::Directory;
     let denied = if is_denied { has_mode & SET_ID } else { 0 };
     let mode = has_mode & 0o7777 & !denied;
-    // Another owner, or an ACL less, may have changed them.
+    // The change of the owner, or the removal of an ACL, may have changed them.
     let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
-    // What is not made just now may be written to by who owned it, until it has another owner and these rights.
+    // The previous owner may write to a file that is not new until it has its owner and its bits.
     let gives_rights = mode & SET_ID != 0 && inode.file_type() == FileType::Regular;
     if gives_rights && !target.is_unwritten()? {
         return Err(MakeError::Changed);
@@ -159,7 +161,7 @@ pub(super) fn set_attributes(
     if inode.file_type() != FileType::Symlink && (mode_differs || (owner_differs && aspects.owner) || inherits) {
         target.chmod(mode).map_err(host("set the permissions of"))?;
     }
-    // From here on to write to it takes them away; see write(2).
+    // From here on a write clears the bits; see write(2).
     if gives_rights && !target.is_unwritten()? {
         target.chmod(mode & !SET_ID).map_err(host("set the permissions of"))?;
         return Err(MakeError::Changed);

@@ -1,5 +1,7 @@
-//! What applies left under names of ours, told and remembered: in trees in which nothing is left to be applied, and for who asks
-//! about the run.
+//! Knows the leftovers of trees in which nothing is left to be applied, and tells of them.
+//!
+//! The record lists what applies left under temporary names. An apply looks for leftovers only in trees with
+//! differences, so it learns of the others from the record. So do `diff`, `runs` and `discard`.
 
 use rustix::fs::Stat;
 
@@ -11,16 +13,16 @@ use crate::kept::record::{BesideFile, Record};
 use crate::kept::{Bytes, KeptTree};
 use crate::text::shown;
 
-/// What is still there in trees that nothing is to be applied to.
+/// The leftovers in trees that nothing is to be applied to.
 pub(super) struct Elsewhere {
-    /// What nobody needs: it is removed.
+    /// Those that nobody needs: they are removed.
     useless: Vec<(Host, BesideFile)>,
-    /// What stays, and is told.
+    /// Those that stay, and are told.
     rest: Vec<BesideFile>,
 }
 
 impl Elsewhere {
-    /// Looks for it, and tells what will stay.
+    /// Finds them, and tells which will stay.
     pub fn find(record: &Record, works: &[Work<'_>], report: &mut ApplyReport) -> Elsewhere {
         let mut found = Elsewhere { useless: Vec::new(), rest: Vec::new() };
         let of_works = |ordinal: u8| works.iter().any(|work| work.tree.tree.ordinal == ordinal);
@@ -43,7 +45,7 @@ impl Elsewhere {
         found
     }
 
-    /// Removes what nobody needs. Gives what stays.
+    /// Removes those that nobody needs. Returns the others.
     pub fn clear(mut self, record: &Record, report: &mut ApplyReport) -> Vec<BesideFile> {
         for (mut host, file) in self.useless {
             let path = file.of(file.ordinal).map(|(path, _)| path).unwrap_or_default();
@@ -57,7 +59,7 @@ impl Elsewhere {
     }
 }
 
-/// What applies of a run left and is still there: paths of the host.
+/// The paths on the host of all leftovers of a run that are still there.
 pub(in crate::kept) fn still_beside(record: &Record) -> Vec<String> {
     let is_there = |(tree, file): &(&KeptTree, &BesideFile)| {
         let path = tree.source().join(file.path.to_os_string());

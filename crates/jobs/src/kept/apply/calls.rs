@@ -1,25 +1,25 @@
-//! Calls to the host, one by one: tests let each of them fail in turn, or be the last before a crash.
+//! Counts the calls to the host. Tests let each of them fail in turn, or be the last one before a crash.
 
 #[cfg(test)]
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-/// What not every file system can do.
+/// What some file systems cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kept) enum Ability {
-    /// To let two names change places in one step.
+    /// Exchange two names in one step.
     Exchange,
-    /// To hold a file that has no name yet.
+    /// Make a file without a name.
     Unnamed,
-    /// To give a file another name.
+    /// Give a file another name.
     Link,
-    /// To tell upper from lower case.
+    /// Tell upper from lower case.
     #[cfg(test)]
     Case,
 }
 
-/// What is asked before each call.
+/// Asked before each call.
 #[derive(Clone, Default)]
 pub(in crate::kept) struct Calls {
     #[cfg(test)]
@@ -44,7 +44,7 @@ pub(in crate::kept) struct Faults {
     pub root: std::path::PathBuf,
     /// Inode numbers of files whose content is on the disk.
     pub synced: std::sync::Mutex<std::collections::HashSet<u64>>,
-    /// A wait for the disk failed: a later one says nothing of what was written before.
+    /// A sync failed: a later one says nothing of what was written before.
     pub sync_failed: std::sync::atomic::AtomicBool,
     /// What the file system cannot do.
     pub lacks: Vec<Ability>,
@@ -71,7 +71,7 @@ impl Faults {
 }
 
 impl Calls {
-    /// Tells that a file, or with `None` every file, is on the disk.
+    /// Notes that a file, or with `None` every file, is durable.
     pub fn synced(&self, ino: Option<u64>) {
         let _ = ino;
         #[cfg(test)]
@@ -81,7 +81,7 @@ impl Calls {
         }
     }
 
-    /// Tells that a wait for the disk failed.
+    /// Notes that a sync failed.
     pub fn sync_failed(&self) {
         #[cfg(test)]
         if let Some(faults) = &self.faults {
@@ -146,7 +146,7 @@ impl Calls {
         is_across && super::world::path_of(directory).components().any(|name| name.as_os_str() == "across")
     }
 
-    /// Tells that a name is about to be removed.
+    /// Notes that a name is about to be removed.
     pub fn goes(&self, directory: &rustix::fd::OwnedFd, name: &[u8]) {
         let _ = (directory, name);
         #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Copies that have nothing to do with each other, made by a few threads.
+//! Copies files that do not depend on each other with a few threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +9,13 @@ use super::plan::How;
 use super::sides::{Sides, parent};
 use super::worker::Worker;
 
-/// The most threads. More of them wait for the file system's own locks.
+/// The most threads. More of them would wait for the file system's locks.
 const THREADS: usize = 4;
-/// The most files that a thread takes at once, and the bytes after which it takes no more.
+/// The most files and bytes that a thread takes at once.
 const FILES: usize = 256;
 const BYTES: u64 = 4 << 20;
 
-/// A difference, whether it was put in its place at once, and what came of it.
+/// A difference, whether it was put in its place at once, and the result.
 type Made = (usize, bool, Result<(), MakeError>);
 
 /// Makes all of `copies`: differences, and whether each is put in its place at once.
@@ -58,8 +58,8 @@ pub(super) fn make_all(worker: &mut Worker<'_, '_>, copies: &[(usize, bool)]) ->
     })
 }
 
-/// Cuts the copies into pieces of one directory each, as far as they are sorted: two threads in one directory wait for
-/// each other. Those with large files come first.
+/// Splits the copies into pieces of one directory each, since two threads in one directory wait for each other. Pieces
+/// with large files come first.
 fn pieces(sides: &Sides<'_>, copies: &[(usize, bool)]) -> Vec<Range<usize>> {
     let mut pieces: Vec<(Range<usize>, u64)> = Vec::new();
     let mut last: Option<&[u8]> = None;

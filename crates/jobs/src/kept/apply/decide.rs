@@ -1,4 +1,4 @@
-//! What is to be done about each difference: a function of what differs and of what the host has.
+//! Decides what is to be done about each difference: a function of what differs and of what the host has.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,39 +11,39 @@ use super::sides::{Sides, parent};
 use super::ties::Ties;
 use crate::kept::diff::LOST;
 
-/// What is to be done about a difference.
+/// What is done about a difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It was not asked for.
     Left,
-    /// The host has it as the guest has.
+    /// The host has the guest's version.
     Done,
-    /// Attributes are to be set of what is there.
+    /// What is there gets attributes.
     Attributes,
-    /// It is to be brought, or taken away.
+    /// It is brought or removed.
     Wanted,
-    /// It cannot be done, and why.
+    /// It is left alone, and why.
     Refused(String),
-    /// It is left alone together with another one.
+    /// It is left alone because it requires this one, which is.
     Held(usize),
 }
 
 impl Verdict {
-    /// Whether something is to be done.
+    /// Whether it changes the host.
     pub fn is_wanted(&self) -> bool {
         matches!(self, Verdict::Wanted | Verdict::Attributes)
     }
 }
 
-/// What a decision follows from.
+/// The facts that a decision follows from.
 pub(super) struct Decision<'d, 'a> {
     pub sides: &'d Sides<'a>,
     pub facts: &'d Facts,
     pub progress: &'d Progress,
     pub force: bool,
-    /// What an earlier apply has made.
+    /// What earlier applies have made: the directory of its temporary name.
     pub ready: &'d BTreeMap<usize, Vec<u8>>,
-    /// Differences whose names of ours something else has.
+    /// Differences whose temporary name is taken by something that stays.
     pub blocked: &'d HashSet<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Decision<'_, '_> {
     pub fn all(&self, chosen: &[bool], ties: &Ties) -> Vec<Verdict> {
         let decide = |(i, chosen): (usize, &bool)| if *chosen { self.one(i) } else { Verdict::Left };
         let mut verdicts: Vec<Verdict> = chosen.iter().enumerate().map(decide).collect();
-        // To hold one may take the last place of bytes from another.
+        // A difference that is held may have been the only new place of another file's bytes.
         loop {
             let refused: Vec<usize> =
                 (0..verdicts.len()).filter(|i| matches!(verdicts.get(*i), Some(Verdict::Refused(_)))).collect();
@@ -98,6 +98,9 @@ impl Decision<'_, '_> {
             let reason = "the host takes this name for another one: it does not tell upper from lower case there";
             return Verdict::Refused(reason.to_owned());
         }
+        if new && self.facts.homeless.contains(&i) {
+            return Verdict::Refused("its directory is not there on the host".to_owned());
+        }
         let is_done = *found == Found::Guests || (*found == Found::Nothing && !new);
         if !begun && !is_done && self.sides.conflicting.contains(self.sides.path(i)) {
             return conflict("it changed on the host, too");
@@ -123,7 +126,7 @@ impl Decision<'_, '_> {
                 }
             }
             Found::Directory => Verdict::Refused("it is another directory on the host".to_owned()),
-            // Nothing is put in the place of a directory that nobody looked into.
+            // A directory that nobody looked into is not replaced.
             _ if stat.as_ref().is_some_and(super::look::is_directory) && !self.sides.was_directory(i) => {
                 Verdict::Refused("it is a directory on the host".to_owned())
             }
@@ -132,7 +135,8 @@ impl Decision<'_, '_> {
         }
     }
 
-    /// Attributes of what is still what was scanned: of a directory only those that the host still has as they were.
+    /// The verdict on attributes of what is still what was scanned. Of a directory only those are set that the host has
+    /// not changed.
     fn attributes(&self, i: usize) -> Verdict {
         let (Some((_, was)), Some((_, is))) = (self.sides.old(i), self.sides.new_inode(i)) else {
             return Verdict::Done;
@@ -156,7 +160,7 @@ impl Decision<'_, '_> {
         Verdict::Attributes
     }
 
-    /// Whether what is to come cannot be read any more, as a part of it was in a file of the host that changed.
+    /// Whether the guest's version cannot be read any more, because a part of it was in a file of the host that changed.
     fn is_lost(&self, i: usize) -> bool {
         let Some((new, _)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return false };
         let unreadable = |old: &InodeId| self.facts.lenders.get(old).is_some_and(|lender| !lender.readable);
@@ -164,7 +168,7 @@ impl Decision<'_, '_> {
             || self.linked_from(new).is_none() && self.sides.lenders(new).iter().any(unreadable)
     }
 
-    /// What is done in spite of a conflict.
+    /// The verdict of `--force` on a conflict.
     fn forced(&self, i: usize, reason: &str) -> Verdict {
         if !self.sides.in_place(i) {
             return self.possible(i);
@@ -178,7 +182,7 @@ impl Decision<'_, '_> {
         }
     }
 
-    /// Wanted, if what is to come can be had.
+    /// `Wanted`, if the guest's version can be read.
     fn possible(&self, i: usize) -> Verdict {
         if self.blocked.contains(&i)
             && self.facts.found.get(i) != Some(&Found::Nothing)
@@ -210,8 +214,8 @@ impl Decision<'_, '_> {
         self.home(new).or_else(|| self.moved(new))
     }
 
-    /// The name on the host that what comes for a difference is linked from. What comes to another volume is copied as long as its
-    /// bytes can be read as those of the scan: a link would spoil that.
+    /// The name on the host that a difference is linked from. Between volumes a file is copied as long as its bytes are
+    /// known to be those of the scan, which a link would end.
     pub fn link(&self, i: usize) -> Option<Vec<u8>> {
         let (new, _) = self.sides.new_inode(i)?;
         let from = self.linked_from(new)?;
@@ -225,7 +229,7 @@ impl Decision<'_, '_> {
         self.facts.volumes.get(directory).copied()
     }
 
-    /// The name on the host of the very file that the guest gave other names: it is linked, not copied.
+    /// The name on the host of the file that the guest renamed: it is linked, not copied.
     pub fn moved(&self, new: InodeId) -> Option<Vec<u8>> {
         let origin = self.sides.lineage.origin(new)?;
         if !self.sides.is_unmodified(origin, new) || !self.is_only_borrower(origin, new) {
@@ -245,7 +249,7 @@ impl Decision<'_, '_> {
         self.sides.borrowers(origin).iter().all(|borrower| *borrower == new)
     }
 
-    /// A name on the host at which an inode of the guest with several names is already.
+    /// A name at which the host already has an inode of the guest with several names.
     pub fn home(&self, new: InodeId) -> Option<Vec<u8>> {
         if self.sides.guest.inode(new).links() < 2 {
             return None;
@@ -262,7 +266,7 @@ impl Decision<'_, '_> {
         })
     }
 
-    /// Why a name cannot be taken away: the guest still has the file under another name, and the host has not.
+    /// Why a name cannot be removed: the guest still has the file under another name, and the host does not.
     fn last_place(&self, i: usize, verdicts: &[Verdict]) -> Option<String> {
         let is_there = matches!(self.facts.found.get(i), Some(Found::Scanned { .. }));
         if verdicts.get(i) != Some(&Verdict::Wanted) || !self.sides.takes(i) || !is_there {

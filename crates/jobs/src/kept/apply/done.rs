@@ -1,4 +1,5 @@
-//! What was done, or would be, in the words of `diff`: a rename is one thing, and brings what is in a directory along.
+//! Says what was done, or would be, in the words of `diff`: a rename is one line, and a renamed directory brings its
+//! content along.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,8 +18,8 @@ pub struct Done {
     pub from: Option<String>,
 }
 
-/// What the differences at the places `which` are, of all that `changes` was read from; `name` makes a path of the tree one to
-/// be shown.
+/// What the differences at the places `which` are, of all that `changes` was read from; `name` makes a path of the tree
+/// one to be shown.
 pub(super) fn done(
     differences: &[Difference],
     changes: &[Change],

@@ -1,4 +1,5 @@
-//! Carrying out a plan. Each step may be the last before a crash, and each call may fail.
+//! Executes a plan. Each step may be the last one before a crash, and each call may fail: what fails is reported, and
+//! the rest goes on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -10,57 +11,57 @@ use super::attributes::Lost;
 use super::crew;
 use super::decide::Verdict;
 use super::host::{Host, is_beneath};
-use super::leftovers::{Leftovers, names_of_ours};
+use super::leftovers::Leftovers;
 use super::look::{Found, Seen};
 use super::make::MakeError;
 use super::object::Identity;
 use super::plan::{How, Step};
-use super::progress::{Durable, OursKind};
+use super::progress::Durable;
 use super::sides::{Sides, parent};
 use super::worker::{Task, Worker};
 
-/// The most files that are waited for one by one; more, and the whole file system is.
+/// The most files that are synced one by one. For more the whole file system is.
 const SYNCED_ONE_BY_ONE: usize = 32;
 
-/// Takes note of files that are on the host's disk, for good.
+/// Records files that are durable on the host.
 pub(super) type Remember<'r> = dyn FnMut(Vec<(Vec<u8>, Durable)>) -> io::Result<()> + 'r;
 
-/// What was done, and what was not.
+/// What was done, what was not, and why.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Differences, by their places.
+    /// Differences that are applied.
     pub done: BTreeSet<usize>,
     pub conflicts: Vec<(Vec<u8>, String)>,
     pub failures: Vec<(Vec<u8>, String)>,
     pub lost: Lost,
-    /// What is left as it was, but for the times that linking it gave it.
-    pub touched: Vec<(Vec<u8>, Seen)>,
-    /// A wait for the disk failed, and may have been told what a later one is not told again.
+    /// Files that stay as they were scanned, except for the time that a link gave them, by path.
+    pub touched: HashMap<Vec<u8>, Seen>,
+    /// A sync failed. The kernel reports a failed write once, so a later sync proves nothing.
     pub in_doubt: bool,
-    /// What stays under names of ours, by path; and what it is where nobody needs it any more.
+    /// What stays under temporary names, by path, with its identity if nobody needs it any more.
     pub beside: HashMap<Vec<u8>, Option<Seen>>,
 }
 
-/// Carries out the plan of one tree.
+/// Executes the plan of one tree.
 pub(super) struct Executor<'e, 'a> {
-    worker: Worker<'e, 'a>,
-    /// What is whole, in its place or beside it.
-    made: HashSet<usize>,
-    /// What is in its place.
-    placed: HashSet<usize>,
-    /// What came out is under a name of ours.
-    exchanged: BTreeSet<usize>,
-    /// What came out is in its place again, and what was made has a name of ours.
-    taken_back: BTreeSet<usize>,
-    failed: HashSet<usize>,
-    /// Why nothing may be taken away that lends bytes.
-    not_synced: Option<String>,
-    /// Names of ours that the user is told of.
-    told: HashSet<Vec<u8>>,
-    outcome: Outcome,
+    pub(super) worker: Worker<'e, 'a>,
+    /// Differences whose object is whole, in its place or beside it.
+    pub(super) made: HashSet<usize>,
+    /// Differences whose object is in its place.
+    pub(super) placed: HashSet<usize>,
+    /// Differences of which the old object has the temporary name.
+    pub(super) exchanged: BTreeSet<usize>,
+    /// Differences of which the old object is back in its place, and the new one has the temporary name.
+    pub(super) taken_back: BTreeSet<usize>,
+    pub(super) failed: HashSet<usize>,
+    /// Why nothing that lends bytes may be removed.
+    pub(super) not_synced: Option<String>,
+    /// Temporary names that the user is told of.
+    pub(super) told: HashSet<Vec<u8>>,
+    pub(super) outcome: Outcome,
 }
 
-/// Carries out a plan: what fails is reported, and the rest goes on.
+/// Executes a plan: what fails is reported, and the rest goes on.
 pub(super) fn execute(
     task: &Task<'_, '_>,
     host: &mut Host,
@@ -90,11 +91,11 @@ pub(super) fn execute(
     executor.outcome
 }
 
-fn name_shown(name: &[u8]) -> String {
+pub(super) fn name_shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// What an interrupted apply may have given names or attributes.
+/// Inode numbers of what an interrupted apply may have given names or attributes.
 fn linked_before(task: &Task<'_, '_>) -> Vec<u64> {
     if !task.progress.begun {
         return Vec::new();
@@ -103,7 +104,7 @@ fn linked_before(task: &Task<'_, '_>) -> Vec<u64> {
 }
 
 impl<'a> Executor<'_, 'a> {
-    fn sides(&self) -> &Sides<'a> {
+    pub(super) fn sides(&self) -> &Sides<'a> {
         self.worker.task.sides
     }
 
@@ -133,22 +134,27 @@ impl<'a> Executor<'_, 'a> {
         self.note_touched();
     }
 
-    /// Notes what is to go, did not, and was linked meanwhile or by an earlier apply: the next one is to know it again.
+    /// Notes files that were to go, did not, and were linked by this apply or an earlier one, so that the next apply
+    /// knows them again.
     fn note_touched(&mut self) {
         let task = self.worker.task;
-        let is_left = |i: &usize| task.sides.takes(*i) && !self.placed.contains(i);
+        let gets_attributes = |i: &usize| task.sides.in_place(*i) && !task.sides.is_directory(*i);
+        let is_left = |i: &usize| match gets_attributes(i) {
+            true => !self.outcome.done.contains(i),
+            false => task.sides.takes(*i) && !self.placed.contains(i),
+        };
         let left: Vec<usize> = (0..task.plan.verdicts.len()).filter(is_left).collect();
         for i in left {
             let path = task.sides.path(i);
-            // What is no longer so is not taken for it.
-            let mut touched = task.progress.touched.get(path).copied();
+            // A file that changed since then does not match it.
+            let mut touched = task.facts.touched.get(path).copied();
             let there = self.worker.host.parent(path).and_then(|(directory, name)| directory.stat(name));
             if let Ok(Some(stat)) = there
                 && let Some(seen) = task.facts.stats.get(i).copied().flatten()
                 && Seen::of(&stat).is_still(&Seen::of(&seen))
                 && self.worker.touched.contains(&stat.st_ino)
                 // What is a conflict stays one.
-                && task.plan.verdicts.get(i) == Some(&Verdict::Wanted)
+                && task.plan.verdicts.get(i).is_some_and(Verdict::is_wanted)
             {
                 touched = Some(Seen::of(&stat));
             }
@@ -223,13 +229,13 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// Whether the directory that something comes into is there.
+    /// Whether the directory of a difference is there.
     fn has_directory(&mut self, i: usize) -> bool {
         let above = self.sides().above(i).filter(|above| self.sides().brings_directory(*above));
         let is_aside = self.worker.task.plan.asides.contains_key(&i) && !self.made.contains(&i);
         let has = is_aside || above.is_none_or(|above| self.placed.contains(&above));
         if !has {
-            // Named by the directory.
+            // The report names the directory.
             self.failed.insert(i);
         }
         has
@@ -252,7 +258,7 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// Whether a file may get attributes or another name: what else has bytes of it is made, and on the disk.
+    /// Whether a file may get attributes or another name: everything else that has bytes of it is made and on the disk.
     fn may_touch(&mut self, i: usize) -> bool {
         let Some(groups) = self.worker.task.plan.lends.get(&i) else { return true };
         if let Some(reason) = &self.not_synced {
@@ -283,7 +289,7 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// Whether bytes that a file lends are elsewhere for good; if not, it is reported.
+    /// Whether everything that borrowed bytes of a file is on the disk. Reports it if not.
     fn is_synced(&mut self, i: usize) -> bool {
         match &self.not_synced {
             Some(reason) if self.worker.task.plan.needs.contains_key(&i) => {
@@ -295,8 +301,8 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// What of those that need a file's bytes is not in its place.
-    fn missing(&self, i: usize) -> Option<usize> {
+    /// A difference that borrows bytes of a file and is not in its place.
+    pub(super) fn missing(&self, i: usize) -> Option<usize> {
         self.missing_beside(i, &mut HashSet::new())
     }
 
@@ -306,8 +312,8 @@ impl<'a> Executor<'_, 'a> {
         groups.iter().find(|group| !group.iter().any(&mut is_there))?.first().copied()
     }
 
-    /// Whether something comes into the place of a directory, and waits beside it until that is empty: on the disk by then. It
-    /// waits in vain if anything in the directory stays. `seen` are those that are being asked about.
+    /// Whether the object of a difference waits beside a directory that it replaces, until that is empty. It waits in
+    /// vain if anything in the directory stays. `seen` are the differences that are being asked about.
     fn waits(&self, i: usize, seen: &mut HashSet<usize>) -> bool {
         let sides = self.sides();
         if !sides.takes_directory(i) || !self.made.contains(&i) || self.failed.contains(&i) {
@@ -326,12 +332,12 @@ impl<'a> Executor<'_, 'a> {
         })
     }
 
-    /// Whether something that lent bytes to what was made for `i` has been taken away, now or before, or can be read no more.
-    fn lender_is_gone(&self, i: usize) -> bool {
+    /// Whether a file that lent bytes to what was made for `i` was removed, now or before, or cannot be read any more.
+    pub(super) fn lender_is_gone(&self, i: usize) -> bool {
         let task = self.worker.task;
         let needs = &task.plan.needs;
         let lenders = task.sides.new_inode(i).map(|(new, _)| task.sides.lenders(new)).unwrap_or_default();
-        // One whose attributes changed by our doing cannot be told from one that somebody else changed: it lends no more.
+        // A file whose times this apply changed looks like one that somebody else changed: nobody reads it any more.
         let lends = |stat: &Stat| !self.worker.touched.contains(&stat.st_ino);
         let is_there = |old| {
             let lender = task.facts.lenders.get(old).filter(|lender| lender.readable);
@@ -356,7 +362,7 @@ impl<'a> Executor<'_, 'a> {
         false
     }
 
-    /// Puts back what lends bytes to a place that was not made, and what another program has written to meanwhile.
+    /// Puts back what lends bytes to something that is not in its place, and what another program has written to since.
     fn put_back(&mut self) {
         let changed: HashSet<usize> = self.exchanged.clone().into_iter().filter(|i| self.has_changed(*i)).collect();
         while let Some(i) = self.exchanged.iter().copied().find(|i| changed.contains(i) || self.missing(*i).is_some()) {
@@ -383,14 +389,14 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// Whether what an exchange took out is no longer what it was.
+    /// Whether what an exchange took out was changed since.
     fn has_changed(&mut self, i: usize) -> bool {
         matches!(self.worker.is_out(i), Ok(false))
     }
 
-    /// Waits for the disk, and notes what is there for good.
+    /// Syncs what was made, and records it as durable.
     fn sync(&mut self, made: &[usize], remember: &mut Remember<'_>) {
-        // What failed once is not told again.
+        // See [`Outcome::in_doubt`].
         if self.not_synced.is_some() {
             return;
         }
@@ -415,7 +421,7 @@ impl<'a> Executor<'_, 'a> {
             let sides = self.sides();
             if let Some((new, _)) = sides.new_inode(*i).filter(|(new, _)| !sides.lenders(*new).is_empty()) {
                 let made = Durable::of(&Seen::of(&stat));
-                // Its other names lead there too, when they come.
+                // Its other names will lead to the same file.
                 let others = sides.names.of_guest(sides.guest, new);
                 other_names.extend(others.into_iter().map(|name| (name, made)));
                 durable.insert(sides.path(*i).to_owned(), made);
@@ -428,7 +434,7 @@ impl<'a> Executor<'_, 'a> {
             let task = self.worker.task;
             self.worker.host.sync(there.iter().map(|i| task.sides.path(*i))).map_err(fail)?;
         }
-        // Where nothing can be linked each name has a file of its own.
+        // Where nothing can be linked each name has its own file.
         other_names.append(&mut durable);
         remember(other_names.into_iter().collect())
             .map_err(|error| format!("it cannot be noted that what was made of it is on the disk: {error}"))
@@ -495,8 +501,8 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// Files that are other names' until now get their attributes; so do directories, the deepest first, and those in
-    /// which something was done get their times.
+    /// Sets attributes of files that got another name, and of directories, the deepest first. Directories in which
+    /// something was done get their times.
     fn finish_directories(&mut self) {
         let task = self.worker.task;
         let linked = task.plan.steps.iter().filter_map(|step| match step {
@@ -527,84 +533,8 @@ impl<'a> Executor<'_, 'a> {
                         self.outcome.done.insert(i);
                     }
                 }
-                // A directory that is itself left as it is keeps its time.
+                // The time of a directory that is no difference does not matter to anybody.
                 None => drop(self.worker.directory_time(path)),
-            }
-        }
-    }
-
-    /// The name of ours that a difference has, to be told.
-    fn tell_aside(&mut self, i: usize) -> String {
-        let name = self.worker.task.progress.aside(self.sides().path(i));
-        let shown = name_shown(&name);
-        self.told.insert(name);
-        shown
-    }
-
-    /// Notes what stays under names of ours, for the next apply, and tells what is not told yet. Where nothing failed there is
-    /// nothing.
-    fn note_beside(&mut self, leftovers: &Leftovers) {
-        let task = self.worker.task;
-        let known: HashSet<&Vec<u8>> = leftovers.strange(&task.plan.verdicts).map(|(path, _)| path).collect();
-        if known.is_empty() && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty() {
-            return;
-        }
-        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host).found {
-            let Ok(Some(stat)) = self.worker.host.stat(&path) else { continue };
-            let i = task.sides.marked(ours.mark);
-            let is_useless = i.is_some_and(|i| match ours.kind {
-                OursKind::Part => true,
-                OursKind::Aside => self.placed.contains(&i) && self.is_useless(i, &stat),
-                OursKind::Away | OursKind::Gone => false,
-            });
-            let was_useless = task.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
-            let name = path.get(parent(&path).len()..).unwrap_or_default();
-            if !known.contains(&path) && !self.told.contains(name.strip_prefix(b"/").unwrap_or(name)) {
-                let reason = "it stays under this name of ours; the next apply puts it in order, or tells more of it";
-                self.outcome.failures.push((path.clone(), reason.to_owned()));
-            }
-            self.outcome.beside.insert(path, (is_useless || was_useless).then(|| Seen::of(&stat)));
-        }
-    }
-
-    /// Whether nobody needs what has the name of ours for a difference that is in its place.
-    fn is_useless(&self, i: usize, stat: &Stat) -> bool {
-        let lends = self.missing(i).is_some() || self.not_synced.is_some();
-        self.worker.is_made(i, stat) || (!lends && self.worker.is_out_still(i, Some(stat)))
-    }
-
-    /// Removes what was made and has not come to its place, or need not: everything that it is made of is still where it
-    /// was. If that is not so, it stays, and is reported.
-    fn forget_asides(&mut self, leftovers: &Leftovers) {
-        let task = self.worker.task;
-        let made = task.plan.asides.keys().chain(leftovers.ready.keys()).chain(&self.taken_back);
-        let mut asides: Vec<usize> = made.copied().collect();
-        asides.sort_unstable();
-        asides.dedup();
-        for i in asides {
-            let is_left = leftovers.ready.contains_key(&i) || self.made.contains(&i);
-            let came_from_there = task.plan.asides.contains_key(&i) && self.placed.contains(&i);
-            if !is_left || came_from_there {
-                continue;
-            }
-            let above = leftovers.ready.get(&i);
-            let is_last = !self.placed.contains(&i) && self.lender_is_gone(i) && !self.worker.has_other_name(i, above);
-            if is_last {
-                let name = self.tell_aside(i);
-                let reason = format!("it is kept beside its place as {name}");
-                self.outcome.failures.push((task.sides.path(i).to_owned(), reason));
-                continue;
-            }
-            if let Err(error) = self.worker.forget_aside(i, above) {
-                let name = self.tell_aside(i);
-                let why = match error {
-                    MakeError::Host(action, errno) => format!("cannot {action} it: {}", io::Error::from(errno)),
-                    MakeError::Changed | MakeError::Read | MakeError::Kept(_) | MakeError::NotDropped(_) => {
-                        "it is not what was made for it".to_owned()
-                    }
-                };
-                self.failed.insert(i);
-                self.outcome.failures.push((task.sides.path(i).to_owned(), format!("{name} stays beside it: {why}")));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The host's tree, reached one name at a time: no symlink is followed, nothing leads out of it.
+//! Reaches the host's tree one directory at a time: no symlink is followed, and nothing leads out of the tree.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -32,7 +32,7 @@ const XATTR_SIZE_MAX: usize = 65536;
 pub(super) struct Directory {
     fd: Arc<OwnedFd>,
     calls: Calls,
-    /// Whether what is made in it gets an ACL of its own accord.
+    /// Whether it has a default ACL, which what is made in it inherits.
     pub gives_acl: bool,
 }
 
@@ -51,12 +51,12 @@ impl Directory {
         self.calls.next()
     }
 
-    /// Whether its file system is to be taken for one that cannot do something.
+    /// Whether a test takes its file system for one that cannot do something.
     pub fn lacks(&self, ability: Ability) -> bool {
         self.calls.lacks(ability)
     }
 
-    /// What `name` in it is; nothing if it is not there.
+    /// What is called `name` in it. `None` if there is nothing.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
         self.call()?;
         match statat(&*self.fd, &*self.found_as(name), AtFlags::SYMLINK_NOFOLLOW) {
@@ -66,17 +66,17 @@ impl Directory {
         }
     }
 
-    /// What a descriptor of something in it holds.
+    /// What a descriptor holds.
     pub fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
         Ok(self.calls.seen(self.fd.as_fd(), rustix::fs::fstat(file)?))
     }
 
-    /// The name under which it finds `name`.
+    /// The name that it finds for `name`.
     pub fn found_as<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
         self.calls.found_as(self.fd.as_fd(), name)
     }
 
-    /// The file system and the mount that it is in: between two of these no file can have names.
+    /// The file system and the mount that it is in. No file has names in two of these.
     pub fn volume(&self) -> Result<Volume, Errno> {
         let device = self.stat(b".")?.ok_or(Errno::NOENT)?.st_dev;
         let flags = AtFlags::EMPTY_PATH;
@@ -135,7 +135,7 @@ impl Directory {
         let is_file = self.stat(name)?.is_some_and(|stat| file_type(&stat) == Some(FileType::Regular));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(&*self.fd, c".", flags, Mode::empty())?;
-        // All that another kind of file has is in its directory's file system, like its name.
+        // Another kind of file has no content besides its inode.
         if is_file {
             match self.open_file(name) {
                 Ok(file) => {
@@ -171,7 +171,7 @@ impl Directory {
         unlinkat(&*self.fd, name, AtFlags::REMOVEDIR)
     }
 
-    /// Gives what is called `from` the name `to` in another directory, which nothing has.
+    /// Renames `from` to `to` in another directory, which is free.
     pub fn rename_new(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
         self.call()?;
         match renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::NOREPLACE) {
@@ -184,7 +184,7 @@ impl Directory {
         }
     }
 
-    /// Gives something that is in it the name `to` in another directory too.
+    /// Links something that is in it to the name `to` in another directory.
     pub fn link(&self, object: &Object, other: &Directory, to: &[u8]) -> Result<(), Errno> {
         self.call()?;
         if self.lacks(Ability::Link) {
@@ -196,7 +196,7 @@ impl Directory {
         other.name(object.as_fd(), to)
     }
 
-    /// Lets two names change places. `away` is a name that nothing has, for file systems that cannot do it in one step.
+    /// Exchanges two names. `away` is a free name, for file systems that cannot do this in one step.
     pub fn exchange(&self, name: &[u8], other: &Directory, with: &[u8], away: &[u8]) -> Result<(), Errno> {
         self.call()?;
         let exchanged = match self.lacks(Ability::Exchange) {
@@ -229,10 +229,10 @@ pub(super) struct Volume {
 pub(super) struct Host {
     root: OwnedFd,
     resolve: ResolveFlags,
-    /// Directories by their paths, the one that was opened last behind.
+    /// Directories by path, the one that was opened last at the end.
     open: VecDeque<(Vec<u8>, Directory)>,
     pub calls: Calls,
-    /// What a dry run does not do, but sees as done.
+    /// The changes of names that a dry run sees as made.
     pub pretended: Option<Pretended>,
     cross: bool,
 }
@@ -264,7 +264,7 @@ impl Host {
             && !VolumeId::is_another(volume, VolumeId::of(&self.root)?))
     }
 
-    /// Waits until everything in it is on the disk. `written`: paths, in whichever of its file systems.
+    /// Syncs the file systems of the tree: its root's, and those of the paths `written`.
     pub fn sync<'p>(&mut self, written: impl Iterator<Item = &'p [u8]>) -> Result<(), Errno> {
         self.calls.next()?;
         sync_file_system(self.root.as_fd())?;
@@ -296,7 +296,7 @@ impl Host {
     }
 
     fn directory(&mut self, path: &[u8]) -> Result<Directory, Errno> {
-        // The one above is most often open already: a tree is gone through in its order.
+        // A tree is walked in its order, so the parent is most often open.
         let above = self.open.iter().filter(|(open, _)| is_beneath(path, open)).max_by_key(|(open, _)| open.len());
         let (mut directory, mut at) = match above {
             Some((open, directory)) => (directory.clone(), open.len()),
@@ -351,8 +351,8 @@ fn sync_file_system(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::syncfs(openat(directory, c".", flags, Mode::empty())?)
 }
 
-/// How far to go in one step from `start` on: to the end, or so far that the kernel takes the path and that, from a
-/// deep directory, the way up step by step is not the whole way again each time.
+/// Where the next step from `start` ends: at the end of the path, or so far that the kernel takes the path, and near
+/// enough to the end that the directories above it can be used again.
 fn next_stop(path: &[u8], start: usize) -> usize {
     let rest = path.len() - start;
     if rest <= NEAR {
@@ -379,8 +379,8 @@ pub(super) fn file_type(stat: &Stat) -> Option<FileType> {
     FileType::from_mode(stat.st_mode)
 }
 
-/// Whether something on the host is still the inode that a scan saw, with the same content; with `strictly` set also
-/// the same attributes.
+/// Whether something on the host is still the inode that a scan saw, with the same content and, if `strictly`, the same
+/// attributes.
 pub(super) fn is_as_scanned(stat: &Stat, inode: &Inode, strictly: bool) -> bool {
     let ctime = Timestamp { seconds: stat.st_ctime, nanoseconds: stat.st_ctime_nsec as u32 };
     let is_file = inode.file_type() == FileType::Regular;
@@ -388,7 +388,7 @@ pub(super) fn is_as_scanned(stat: &Stat, inode: &Inode, strictly: bool) -> bool 
     stat.st_ino == inode.source_ino()
         && file_type(stat) == Some(inode.file_type())
         && (!is_file || stat.st_size as u64 == inode.size())
-        // What is in a directory is looked at name by name.
+        // The content of a directory is compared name by name.
         && (is_directory || mtime(stat) == inode.mtime())
         && (is_directory || !strictly || ctime == inode.ctime())
 }

@@ -1,4 +1,9 @@
-//! What an earlier apply left under names of ours: killed in between, or failed.
+//! Finds what earlier applies left under temporary names, because they were killed or a call failed, and puts it in
+//! order.
+//!
+//! A temporary name tells its kind and the path that it is for ([`Ours`]). Together with what the host has at that path
+//! this says what the leftover is: what is to come, what came out, or something that nobody knows. Only the last stays,
+//! and is told.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,40 +17,40 @@ use super::look::{Found, Look, Seen};
 use super::progress::{Ours, OursKind, Progress};
 use super::sides::{Sides, joined, parent};
 
-/// What was found.
+/// The leftovers of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
-    /// Differences of which what was replaced has a name of ours still, and its path: the guest's is in its place.
+    /// Differences of which the old object has a temporary name, and its path.
     pub came_out: BTreeMap<usize, Vec<u8>>,
-    /// Differences of which what is to come is made, whole, and on the disk; and the directory that it is in.
+    /// Differences of which the new object is whole and durable under a temporary name, and the directory of that.
     pub ready: BTreeMap<usize, Vec<u8>>,
-    /// What those are that are ready.
+    /// The new objects of those.
     pub ready_as: HashMap<usize, Stat>,
-    /// Paths of what is of no use any more, or is to be made again.
+    /// Paths of what nobody needs: it has been replaced, or can be made again.
     useless: Vec<Vec<u8>>,
-    /// Files that are away from their place: differences, and paths.
+    /// Files that an exchange in several steps took from their place: differences, and paths.
     away: Vec<(usize, Vec<u8>)>,
     /// Files that were about to be removed from their place, which is free: differences, and paths.
     gone: Vec<(usize, Vec<u8>)>,
-    /// What nobody knows: paths of the tree.
+    /// Paths of what nobody knows.
     strange: Vec<Vec<u8>>,
     /// Paths that cannot be looked at, and directories that cannot be looked through.
     unread: Vec<Vec<u8>>,
 }
 
-/// Why something stays.
+/// Why a leftover stays.
 pub(super) const UNKNOWN: &str = "an earlier apply left it, and it is not known what it is; move it away";
+const TAKEN_OUT: &str = "an earlier apply took it out of its place; it goes when the path that it had there is applied";
 pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be removed";
 const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
+pub(super) const UNREAD: &str = "what an earlier apply left there cannot be looked at";
 
-const UNREAD: &str = "what an earlier apply left there cannot be looked at";
-
-/// How often what was found is put in order, and looked for again: what was away may be what came out, and that may have been
-/// replaced by something that was torn since.
+/// How often leftovers are put in order and looked for again. What was away may turn out to be what came out, and that
+/// may have been replaced by something that was torn since.
 const ROUNDS: usize = 4;
 
 impl Leftovers {
-    /// Looks for them, in every directory in which something may have been made, and puts in order what can be.
+    /// Finds all leftovers, and puts in order those that can be.
     pub fn settled(look: &mut Look<'_, '_>) -> Leftovers {
         for _ in 0..ROUNDS {
             let found = Leftovers::find(look);
@@ -68,13 +73,17 @@ impl Leftovers {
         left
     }
 
-    /// What stays: as nobody knows what it is, as it could not be put in order, or as what it was taken out for is not in its
-    /// place. Paths, and why.
+    /// The paths of leftovers that stay, and why: nobody knows what they are, they could not be put in order, or what
+    /// they were taken out for is not in its place or not asked for.
     pub fn strange<'l>(&'l self, verdicts: &'l [Verdict]) -> impl Iterator<Item = (&'l Vec<u8>, &'static str)> {
-        let is_over = |i: &usize| matches!(verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
-        let stuck = self.came_out.iter().filter(move |(i, _)| !is_over(i)).map(|(_, path)| path);
+        let why = |i: &usize| match verdicts.get(*i) {
+            Some(Verdict::Done | Verdict::Attributes) => None,
+            Some(Verdict::Left) => Some(TAKEN_OUT),
+            _ => Some(UNKNOWN),
+        };
+        let stuck = self.came_out.iter().filter_map(move |(i, path)| Some((path, why(i)?)));
         let away = self.away.iter().chain(&self.gone).map(|(_, path)| path);
-        let unknown = self.strange.iter().chain(stuck).map(|path| (path, UNKNOWN));
+        let unknown = self.strange.iter().map(|path| (path, UNKNOWN)).chain(stuck);
         let unread = self.unread.iter().map(|path| (path, UNREAD));
         unknown
             .chain(self.useless.iter().map(|path| (path, USELESS)))
@@ -82,7 +91,7 @@ impl Leftovers {
             .chain(unread)
     }
 
-    /// Differences whose names of ours something has that stays: nothing can be made there.
+    /// Differences whose temporary name is in use by something that stays, so that nothing can be made under it.
     pub fn blocked(&self, progress: &Progress, sides: &Sides<'_>) -> HashSet<usize> {
         let marked = |path: &Vec<u8>| {
             let name = path.get(parent(path).len()..).unwrap_or_default();
@@ -99,7 +108,7 @@ impl Leftovers {
             Err(_) => return self.unread.push(path),
         };
         let Some(i) = look.sides.marked(ours.mark) else {
-            // Of what was applied, and is no difference any more.
+            // Its path is no difference any more: it was applied.
             let is_useless = look.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
             return if is_useless { &mut self.useless } else { &mut self.strange }.push(path);
         };
@@ -117,13 +126,15 @@ impl Leftovers {
         }
     }
 
-    /// Takes away what is of no use any more, ends exchanges that were interrupted, and takes back those for something that
-    /// was torn since. What was about to be removed is put back: it may be another file, which somebody put there. Whether
-    /// anything was done. What cannot be done is found again.
+    /// Puts leftovers in order, and returns whether anything changed. What fails is found again.
+    ///
+    /// - What nobody needs is removed.
+    /// - An exchange that was interrupted is ended, or taken back if the new object was torn since.
+    /// - A file that was about to be removed is put back: it may be another one, which somebody put there.
     fn settle(&self, look: &mut Look<'_, '_>) -> bool {
         let mut is_changed = false;
         for path in &self.useless {
-            is_changed |= look.host.remove(path).is_ok();
+            is_changed |= look.change(path, |host| host.remove(path));
         }
         for (i, path) in &self.away {
             let place = look.sides.path(*i);
@@ -132,30 +143,32 @@ impl Leftovers {
                 Ok(None) => place,
                 _ => &aside,
             };
-            is_changed |= look.host.rename(path, back).is_ok();
+            is_changed |= look.change(path, |host| host.rename(path, back));
         }
         for (i, path) in &self.gone {
-            is_changed |= look.host.rename(path, look.sides.path(*i)).is_ok();
+            let place = look.sides.path(*i);
+            is_changed |= look.change(path, |host| host.rename(path, place));
         }
         for (i, path) in &self.came_out {
             if look.one(*i).0 == Found::Torn {
                 let place = look.sides.path(*i);
-                is_changed |= look.host.swap(path, place, &look.progress.away(place)).is_ok();
+                let away = look.progress.away(place);
+                is_changed |= look.change(path, |host| host.swap(path, place, &away));
             }
         }
         is_changed
     }
 }
 
-/// What is in the directories in which something may have been made.
+/// What is in the directories in which temporary names may be.
 pub(super) struct NamesOfOurs {
-    /// The paths that end in a name of ours, and what the name says.
+    /// The paths that end in a temporary name, and what the name says.
     pub found: Vec<(Vec<u8>, Ours)>,
     /// The directories that cannot be read.
     pub unread: Vec<Vec<u8>>,
 }
 
-/// Looks for names of ours in every directory in which something may have been made.
+/// Looks for temporary names in every directory in which one may be.
 pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut Host) -> NamesOfOurs {
     let changes =
         |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
@@ -179,8 +192,8 @@ pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut H
     NamesOfOurs { found, unread }
 }
 
-/// Whether something is the file that was at the path of a difference, and is there no more: that which was scanned, or which
-/// force was to replace.
+/// Whether a leftover is the old object of a difference, which is not in its place any more: the one that was scanned,
+/// or that force was to replace.
 fn is_what_came_out(look: &mut Look<'_, '_>, i: usize, stat: &Stat) -> bool {
     let path = look.sides.path(i);
     let is_there = matches!(look.host.stat(path), Ok(Some(there)) if there.st_ino == stat.st_ino);
@@ -189,13 +202,14 @@ fn is_what_came_out(look: &mut Look<'_, '_>, i: usize, stat: &Stat) -> bool {
     !is_there && (is_old || is_forced)
 }
 
-/// Whether something is what is to come for a difference, and known to be whole.
+/// Whether a leftover is the new object of a difference, and known to be whole.
 fn is_ready(look: &mut Look<'_, '_>, i: usize, stat: &Stat) -> bool {
     let Some((new, _)) = look.sides.new_inode(i).filter(|_| look.sides.brings(i)) else { return false };
     look.progress.is_durable(look.sides.path(i), &Seen::of(stat)) || look.is_moved_here(stat, new)
 }
 
-/// Whether something is what an earlier apply made for a difference, whole or not: it has nothing that the guest has not.
+/// Whether a leftover is a new object that an earlier apply made for a difference, whole or not: the guest has all that
+/// is in it.
 fn is_ours(look: &mut Look<'_, '_>, i: usize, path: &[u8], stat: &Stat) -> bool {
     let Some((new, is)) = look.sides.new_inode(i) else { return false };
     if file_type(stat) != Some(is.file_type()) {

@@ -1,4 +1,4 @@
-//! Which names lead to one inode: for inodes with several names among the differences.
+//! Finds all names of the inodes with several names that are among the differences.
 
 use std::collections::{HashMap, HashSet};
 

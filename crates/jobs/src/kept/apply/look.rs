@@ -1,4 +1,4 @@
-//! What the host has where something is to be applied. Bytes decide what is equal, never a size and a time.
+//! Looks at what the host has at each difference. Bytes decide what is equal, never a size and a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::make::Same;
 use super::progress::Progress;
-use super::sides::{Sides, inside, parent};
+use super::sides::{Sides, inside, joined, parent};
 use crate::kept::same::data_of_either;
 
 /// Bytes that are compared at once.
@@ -22,26 +22,26 @@ const PIECE: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    /// What was scanned; not `strictly` if its attributes changed since then, or it got or lost a name.
+    /// What was scanned. Not `strictly`: its attributes changed since, or it got or lost a name.
     Scanned {
         strictly: bool,
     },
-    /// What the guest has.
+    /// The guest's version.
     Guests,
-    /// What the guest has, with other attributes.
+    /// The guest's version with other attributes.
     GuestsContent,
-    /// What the guest has, of which the machine lost a part when it went down.
+    /// The guest's version, of which a part was lost when the machine went down.
     Torn,
-    /// A directory where the guest has one, and it is not the one that was scanned.
+    /// A directory where the guest has one, but not the one that was scanned.
     Directory,
     Other,
-    /// What another name leads to: the host's directory takes both for one, since it does not tell upper from lower case.
+    /// What another name leads to: the host's directory ignores case and takes both names for one.
     Alias,
     Unknown(Errno),
 }
 
-/// What tells an object of the host from others and from itself before a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tells an object of the host from others, and from itself before a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     pub ino: u64,
     pub size: u64,
@@ -61,16 +61,16 @@ impl Seen {
         }
     }
 
-    /// The same object, but perhaps for attributes and names.
+    /// Whether it is the same object with the same content. Attributes and names may differ.
     pub fn is_still(&self, other: &Seen) -> bool {
         Seen { ctime: other.ctime, ..*self } == *other
     }
 }
 
-/// A file of the base that lends bytes, on the host.
+/// What the host has of a file of the base that lends bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lender {
-    /// Whether its bytes can be read where the scan found them.
+    /// Whether its bytes can be read where the scan found them: nothing about it has changed.
     pub readable: bool,
     /// Its names that still lead to it.
     pub names: Vec<Vec<u8>>,
@@ -81,16 +81,20 @@ pub(super) struct Lender {
 /// What the host has.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// For each difference that is to be looked at.
+    /// What is at the path of each difference.
     pub found: Vec<Found>,
     pub stats: Vec<Option<Stat>>,
     pub lenders: HashMap<InodeId, Lender>,
-    /// Names in the guest, of files that come under others too, at which the host has the file already.
+    /// Names in the guest at which the host already has a file that is also to come under other names.
     pub homes: HashSet<Vec<u8>>,
-    /// Directories that a file comes to or goes from, and the volumes that they are in, or are to be made in.
+    /// The volumes of the directories that files come to or go from.
     pub volumes: HashMap<Vec<u8>, Volume>,
-    /// Directories that are to go and have something that the scan did not see.
+    /// Directories that are to go and have something in them that the scan did not see: its name.
     pub crowded: HashMap<usize, Vec<u8>>,
+    /// What is to come into a directory that the host does not have, and that does not come either.
+    pub homeless: HashSet<usize>,
+    /// As [`Progress::touched`], and up to date since leftovers were put in order.
+    pub touched: HashMap<Vec<u8>, Seen>,
 }
 
 /// Looks at the host for one tree.
@@ -98,8 +102,12 @@ pub(super) struct Look<'l, 'a> {
     pub sides: &'l Sides<'a>,
     pub host: &'l mut Host,
     pub progress: &'l Progress,
-    /// Differences of which what was replaced has another name, of ours.
+    /// Differences of which the old object has a temporary name, and its path.
     pub came_out: BTreeMap<usize, Vec<u8>>,
+    /// Differences of which the new object is whole under a temporary name, and its directory.
+    pub ready: BTreeMap<usize, Vec<u8>>,
+    /// Files that got another time when a leftover was removed or renamed: what they were, and what they are.
+    pub moved_on: HashMap<Seen, Seen>,
     /// The directory whose names were read last, and these.
     listed: Option<(Vec<u8>, HashSet<Vec<u8>>)>,
     buffers: (Vec<u8>, Vec<u8>),
@@ -107,13 +115,14 @@ pub(super) struct Look<'l, 'a> {
 
 impl<'l, 'a> Look<'l, 'a> {
     pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
-        Look { sides, host, progress, came_out: BTreeMap::new(), listed: None, buffers: (Vec::new(), Vec::new()) }
+        let (came_out, ready, moved_on, listed, buffers) = Default::default();
+        Look { sides, host, progress, came_out, ready, moved_on, listed, buffers }
     }
 
-    /// Looks at every difference that is `chosen`, and at the files that those borrow bytes of.
+    /// Looks at every difference that is `chosen`, and at the files that they borrow bytes of.
     pub fn all(&mut self, chosen: &[bool]) -> Facts {
         let mut facts = Facts::default();
-        // The last directory that is not there, or only under another name: so is what is in it.
+        // The last directory that is not there, or only under another name. The same holds for everything in it.
         let mut absent: Option<(&[u8], Found)> = None;
         for (i, chosen) in chosen.iter().enumerate() {
             let path = self.sides.path(i);
@@ -131,6 +140,9 @@ impl<'l, 'a> Look<'l, 'a> {
             if *chosen && self.sides.takes_directory(i) && stat.is_some_and(|stat| is_directory(&stat)) {
                 facts.crowded.extend(self.stranger_in(i).map(|name| (i, name)));
             }
+            if *chosen && found == Found::Nothing && !self.has_directory(i) {
+                facts.homeless.insert(i);
+            }
             facts.found.push(found);
             facts.stats.push(stat);
         }
@@ -139,10 +151,21 @@ impl<'l, 'a> Look<'l, 'a> {
             self.look_for_homes(i, chosen, &mut facts);
         }
         self.look_for_volumes(chosen, &mut facts);
+        let touched = self.progress.touched.iter();
+        facts.touched = touched.map(|(path, seen)| (path.clone(), self.moved_on_from(*seen))).collect();
         facts
     }
 
-    /// Finds where what may be linked comes to, and from.
+    /// Whether the directory that something comes to is there, or comes too.
+    fn has_directory(&mut self, i: usize) -> bool {
+        let comes = self.sides.above(i).is_some_and(|above| self.sides.brings_directory(above));
+        let is_there = |host: &mut Host| {
+            !matches!(host.parent(self.sides.path(i)), Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+        };
+        comes || is_there(self.host)
+    }
+
+    /// Finds the volumes between which something may be linked.
     fn look_for_volumes(&mut self, chosen: &[bool], facts: &mut Facts) {
         let sides = self.sides;
         let links = |i: &usize| sides.origin(*i).is_some() || sides.new_inode(*i).is_some_and(|(_, is)| is.links() > 1);
@@ -174,7 +197,7 @@ impl<'l, 'a> Look<'l, 'a> {
             Ok(None) => return (Found::Nothing, None),
             Err(errno) => return (Found::Unknown(errno), None),
         };
-        // What the scan saw it saw under its own name.
+        // What the scan saw has that very name.
         if self.sides.base.lookup(self.sides.path(i)).is_none() {
             match self.is_listed(self.sides.path(i)) {
                 Ok(true) => {}
@@ -185,12 +208,13 @@ impl<'l, 'a> Look<'l, 'a> {
         let scanned = self.sides.old(i).filter(|(_, was)| is_as_scanned(&stat, was, false));
         let found = match scanned {
             Some((_, was)) => {
-                let is_ours = self.progress.touched.get(self.sides.path(i)) == Some(&Seen::of(&stat));
+                let touched = self.progress.touched.get(self.sides.path(i)).map(|seen| self.moved_on_from(*seen));
+                let is_ours = touched == Some(Seen::of(&stat));
                 Found::Scanned { strictly: is_ours || is_as_scanned(&stat, was, true) }
             }
             None => self.not_scanned(i, &stat),
         };
-        // What only got other attributes, or was linked to where it lies, is still the same object.
+        // What only got attributes, or was linked here, is still the same object.
         let is_guests = found == Found::Scanned { strictly: false }
             && !is_directory(&stat)
             && self.sides.new_inode(i).is_some_and(|(new, _)| self.sides.in_place(i) || self.is_moved_here(&stat, new))
@@ -199,8 +223,35 @@ impl<'l, 'a> Look<'l, 'a> {
         (found, Some(stat))
     }
 
-    /// Whether the host has a path under that very name: in a directory that does not tell upper from lower case (vfat, CIFS, ext4's
-    /// casefold) it is found under others as well.
+    /// What a file is since leftovers were put in order.
+    fn moved_on_from(&self, seen: Seen) -> Seen {
+        std::iter::successors(Some(seen), |seen| self.moved_on.get(seen).copied()).last().unwrap_or(seen)
+    }
+
+    /// Removes or renames a leftover by `change`, and returns whether that was done. If the file has another name,
+    /// which is a difference, that gets another time by this: it is followed, so that nobody takes it for the host's
+    /// change.
+    pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Host) -> Result<(), Errno>) -> bool {
+        // A dry run changes nothing.
+        let is_real = self.host.pretended.is_none();
+        let held = is_real.then(|| {
+            let (directory, name) = self.host.parent(path).ok()?;
+            let object = directory.object(name).ok()??;
+            Some((directory, object))
+        });
+        let is_done = change(self.host).is_ok();
+        if let Some((directory, object)) = held.flatten()
+            && let Ok(stat) = directory.stat_of(object.as_fd())
+            && let (before, now) = (Seen::of(&object.stat), Seen::of(&stat))
+            && before != now
+        {
+            self.moved_on.insert(before, now);
+        }
+        is_done
+    }
+
+    /// Whether the host lists a path under that very name: a directory that ignores case (vfat, CIFS, ext4's casefold)
+    /// finds it under others as well.
     fn is_listed(&mut self, path: &[u8]) -> Result<bool, Errno> {
         let above = parent(path);
         let name = path.get(above.len()..).unwrap_or_default();
@@ -225,7 +276,7 @@ impl<'l, 'a> Look<'l, 'a> {
         }
     }
 
-    /// Compares content, where both are of one kind and no directories.
+    /// Compares the content of two objects of one kind that are no directories.
     fn compare(&mut self, i: usize, stat: &Stat, (new, is): (InodeId, &Inode)) -> Found {
         let same = |same: bool| if same { Found::GuestsContent } else { Found::Other };
         if self.is_moved_here(stat, new) {
@@ -245,8 +296,8 @@ impl<'l, 'a> Look<'l, 'a> {
         }
     }
 
-    /// Whether the host has there the very file of the base that the guest gave this name, and its content is the same
-    /// in the guest.
+    /// Whether the host has here the file of the base that the guest gave this name, with the content that it has in
+    /// the guest.
     pub fn is_moved_here(&mut self, stat: &Stat, new: InodeId) -> bool {
         let Some(origin) = self.sides.lineage.origin(new) else { return false };
         let was = self.sides.base.inode(origin);
@@ -260,8 +311,8 @@ impl<'l, 'a> Look<'l, 'a> {
             && self.is_in_file_system_of(origin, stat)
     }
 
-    /// Whether something of the host is in the file system that an inode of the base was scanned in: in another one, a mount or a
-    /// subvolume, the same inode number is another file's.
+    /// Whether something of the host is in the file system that an inode of the base was scanned in. In another one, a
+    /// mount or a subvolume, the same inode number is another file.
     fn is_in_file_system_of(&mut self, old: InodeId, stat: &Stat) -> bool {
         let mut path = self.sides.base.path(old);
         loop {
@@ -283,22 +334,37 @@ impl<'l, 'a> Look<'l, 'a> {
         let opened = self.host.seen(self.sides.path(i)).and_then(|(directory, name)| directory.open_file(&name));
         let Ok(file) = opened else { return Found::Other };
         if torn_is_ours {
-            // What a disk refused is in the kernel's memory still, until that is given back.
+            // The page cache still has what the disk refused.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
-        match self.compare_with(&file, there, new) {
+        // The files that lend the content may have changed by the same apply. Its copy is the content then.
+        let compared = match self.compare_with(&file, there, new) {
+            Err(error) => match self.ready_file(i) {
+                Some(copy) => self.compare_to(&Same(&copy), &file, there, new),
+                None => Err(error),
+            },
+            compared => compared,
+        };
+        match compared {
             Ok((true, _)) if there == is.size() => Found::GuestsContent,
             Ok((_, true)) if torn_is_ours => Found::Torn,
             _ => Found::Other,
         }
     }
 
-    /// Whether the first `size` bytes of a file are the guest's, and whether they would be with zeros in some places.
+    /// The new object of a difference that is whole under a temporary name.
+    fn ready_file(&mut self, i: usize) -> Option<OwnedFd> {
+        let path = joined(self.ready.get(&i)?, &self.progress.aside(self.sides.path(i)));
+        self.host.seen(&path).and_then(|(directory, name)| directory.open_file(&name)).ok()
+    }
+
+    /// Whether the first `size` bytes of a file are the guest's, and whether they would be if zeros had not replaced
+    /// some.
     pub fn compare_with(&mut self, file: &OwnedFd, size: u64, new: InodeId) -> io::Result<(bool, bool)> {
         self.compare_to(self.sides.content, file, size, new)
     }
 
-    /// The same, of what `content` has instead of the guest's.
+    /// The same, with the bytes of `content` instead of the guest's.
     fn compare_to(
         &mut self,
         content: &dyn Content,
@@ -335,8 +401,8 @@ impl<'l, 'a> Look<'l, 'a> {
         Ok((same, true))
     }
 
-    /// Whether the first `size` bytes of a file are those of the host's file that the guest gave the names of `new`, or would be with
-    /// zeros in some places: what that file lent cannot be read any more once it has other attributes.
+    /// Whether the first `size` bytes of a file are those of the host's file that the guest renamed to `new`, or would
+    /// be if zeros had not replaced some. That file cannot be read as a lender any more once its attributes changed.
     pub fn is_copy_of_moved(&mut self, file: &OwnedFd, size: u64, new: InodeId) -> bool {
         let Some(origin) = self.sides.lineage.origin(new).filter(|old| self.sides.is_unmodified(*old, new)) else {
             return false;
@@ -350,8 +416,8 @@ impl<'l, 'a> Look<'l, 'a> {
         })
     }
 
-    /// Whether what is on the host has the guest's permissions, owner and extended attributes, as far as those differ
-    /// from what they were.
+    /// Whether something on the host has the guest's permissions, owner and extended attributes, as far as the guest
+    /// changed them.
     pub fn has_attributes(&mut self, i: usize, stat: &Stat) -> bool {
         let Some((_, is)) = self.sides.new_inode(i) else { return false };
         let aspects = self.sides.differences.get(i).map(|difference| difference.aspects).unwrap_or_default();
@@ -360,7 +426,7 @@ impl<'l, 'a> Look<'l, 'a> {
         let owners = self.sides.owners;
         let is_owner = |back: Option<u32>, id: u32| back.is_none_or(|back| back == id);
         let same_owner = is_owner(owners.uid(is.uid()), stat.st_uid) && is_owner(owners.gid(is.gid()), stat.st_gid);
-        // Those which the guest left are the host's.
+        // Attributes that the guest did not change are the host's.
         let in_place = self.sides.in_place(i);
         let same_time = !in_place || !aspects.mtime || mtime(stat) == is.mtime();
         (same_mode || (in_place && !aspects.mode))
@@ -386,7 +452,7 @@ impl<'l, 'a> Look<'l, 'a> {
         wanted.iter().all(is_set) && gone.all(|xattr| directory.xattr(&name, &xattr.name) == Ok(None))
     }
 
-    /// A name in a directory that is to go which the scan did not see there.
+    /// A name that the scan did not see in a directory that is to go.
     fn stranger_in(&mut self, i: usize) -> Option<Vec<u8>> {
         let (old, _) = self.sides.old(i)?;
         let path = self.sides.path(i);
@@ -429,7 +495,7 @@ impl<'l, 'a> Look<'l, 'a> {
         }
     }
 
-    /// Finds names of a file that comes at which the host has it already, since they are no differences.
+    /// Finds names at which the host already has a file that comes, because they are no differences.
     fn look_for_homes(&mut self, i: usize, chosen: &[bool], facts: &mut Facts) {
         let Some((new, is)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return };
         if is.links() < 2 {
@@ -440,7 +506,7 @@ impl<'l, 'a> Look<'l, 'a> {
                 continue;
             }
             if let Some(j) = self.sides.at(&name) {
-                // It may have been applied alone before.
+                // An earlier apply may have been of this name alone.
                 if chosen.get(j) == Some(&false) && self.one(j).0 == Found::Guests {
                     facts.homes.insert(name);
                 }
@@ -450,16 +516,16 @@ impl<'l, 'a> Look<'l, 'a> {
         }
     }
 
-    /// Whether a path that is no difference still leads to a file of the base: what that holds stays there when another name of
-    /// it goes. Our own changes of its names are not told from those of its attributes, which do not matter here.
+    /// Whether a path that is no difference still leads to a file of the base, so that the content stays there when
+    /// another name goes. Changes of attributes do not matter here.
     fn is_another_name_of(&mut self, name: &[u8], old: InodeId) -> bool {
         let is_name = self.sides.base.lookup(name) == Some(old) && self.sides.guest.lookup(name).is_some();
         let was = self.sides.base.inode(old);
         is_name && matches!(self.host.stat(name), Ok(Some(stat)) if is_as_scanned(&stat, was, false))
     }
 
-    /// Whether the host's file at a path that is no difference holds what the guest's does: it is strictly what was scanned, or
-    /// has the same bytes.
+    /// Whether the host's file at a path that is no difference has the guest's content: it is strictly what was
+    /// scanned, or has the same bytes.
     fn has_guests_bytes(&mut self, name: &[u8]) -> bool {
         let Ok(Some(stat)) = self.host.stat(name) else { return false };
         let Some(new) = self.sides.guest.lookup(name) else { return false };
@@ -475,7 +541,7 @@ impl<'l, 'a> Look<'l, 'a> {
         stat.st_size as u64 == size && self.compare_with(&file, size, new).is_ok_and(|(same, _)| same)
     }
 
-    /// Whether the host has what was scanned at a path that is no difference: then the guest has the same there.
+    /// Adds a path that is no difference, if the host has there what was scanned: the guest has the same.
     fn look_at_home(&mut self, name: Vec<u8>, facts: &mut Facts) {
         let Some(was) = self.sides.base.lookup(&name).map(|id| self.sides.base.inode(id)) else { return };
         if let Ok(Some(stat)) = self.host.stat(&name)
@@ -486,7 +552,7 @@ impl<'l, 'a> Look<'l, 'a> {
     }
 }
 
-/// Where a file of the host has data, up to `size`; `None` if its file system does not say.
+/// The ranges of a file of the host that have data, up to `size`. `None` if its file system does not say.
 fn data_of_file(file: &OwnedFd, size: u64) -> Option<Vec<DataRange>> {
     let mut ranges = Vec::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Making what the guest has on the host: whole, before it gets a name that anybody looks for.
+//! Makes on the host what the guest has. A file is whole before it gets a name that anybody looks for.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,13 +18,13 @@ const PIECE: usize = 256 << 10;
 /// Why something cannot be made or changed.
 #[derive(Debug)]
 pub(super) enum MakeError {
-    /// The guest's bytes cannot be read: the host's file that holds a part of them changed.
+    /// The guest's content cannot be read, because the host's file that has a part of it changed.
     Read,
-    /// Something else is on the host by now.
+    /// The host has something else there by now.
     Changed,
-    /// What came there meanwhile has this name of ours, and could not be given its own again.
+    /// What came there meanwhile has this temporary name, and could not be put back.
     Kept(Vec<u8>),
-    /// It is in its place, and the host refused to remove what it replaced.
+    /// The new object is in its place, and the host refused to remove the old one.
     NotDropped(Errno),
     /// The host refused.
     Host(&'static str, Errno),
@@ -35,9 +35,8 @@ pub(super) fn host(action: &'static str) -> impl Fn(Errno) -> MakeError {
     move |errno| MakeError::Host(action, errno)
 }
 
-/// Makes a regular file with all its content and attributes, and gives it the name `name`, which nothing has. What is
-/// copied goes through `buffer`. Where a file cannot be made without a name it is called `part` until it is whole. Gives what
-/// was made.
+/// Makes a regular file with its content and attributes, and gives it the name `name`, which is free. `buffer` is for
+/// copies. Where a file cannot be made without a name, it has the name `part` until it is whole. Returns its identity.
 pub(super) fn make_file(
     directory: &Directory,
     name: &[u8],
@@ -88,12 +87,12 @@ pub(super) fn make_file(
     made
 }
 
-/// Whether a name in a directory leads to what was made there, and not to what somebody else gave the name meanwhile.
+/// Whether a name in a directory leads to what was made there, and not to what somebody else put there.
 pub(super) fn has_name(directory: &Directory, name: &[u8], identity: Identity) -> bool {
     matches!(directory.stat(name), Ok(Some(stat)) if Identity::of(&stat) == identity)
 }
 
-/// A file of the host that has what the guest has.
+/// A file of the host with the guest's content.
 pub(super) struct Same<'f>(pub &'f OwnedFd);
 
 impl Content for Same<'_> {
@@ -117,11 +116,10 @@ impl Content for Same<'_> {
     }
 }
 
-/// Ranges of so many bytes are copied by the kernel, from the file that they lie in, or shared with it where the file system
-/// can.
+/// Ranges of at least so many bytes are copied by the kernel, or shared where the file system can (reflink).
 const COPIED_FROM: u64 = 128 << 10;
 
-/// Copies what the guest's file holds; its holes stay holes.
+/// Copies the content of a guest's file. Holes stay holes.
 fn fill(file: &OwnedFd, content: &dyn Content, wanted: &Wanted<'_>, buffer: &mut Vec<u8>) -> Result<(), MakeError> {
     let size = wanted.tree.inode(wanted.inode).size();
     let whole = [DataRange { offset: 0, length: size }];
@@ -139,13 +137,13 @@ fn fill(file: &OwnedFd, content: &dyn Content, wanted: &Wanted<'_>, buffer: &mut
             write_all(file, piece, at).map_err(host("write"))?;
             at += count as u64;
         }
-        // What is copied may end in zeros, which are not.
+        // The kernel may leave a hole at the end.
         end = if copied { end } else { stop };
     }
     if end < size { rustix::fs::ftruncate(file, size).map_err(host("write")) } else { Ok(()) }
 }
 
-/// Lets the kernel copy a range (`copy_file_range`); false if it cannot: then a part of it may have been copied.
+/// Lets the kernel copy a range (`copy_file_range`). False if it cannot; a part may have been copied then.
 fn copy_range(file: &OwnedFd, content: &dyn Content, inode: InodeId, range: &DataRange) -> Result<bool, MakeError> {
     let mut refused = None;
     let copied = content.lend(inode, range.offset, range.length, &mut |source, lent| {
@@ -187,8 +185,8 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno>
     Ok(())
 }
 
-/// Makes anything but a regular file, with its attributes but those of a directory, under `name`, which nothing has; `gone`
-/// is a name of ours. Gives what was made.
+/// Makes anything but a regular file under `name`, which is free, with its attributes unless it is a directory. `gone`
+/// is a temporary name. Returns its identity.
 pub(super) fn make_other(
     directory: &Directory,
     (name, gone): (&[u8], &[u8]),
@@ -237,8 +235,8 @@ pub(super) fn make_other(
     made
 }
 
-/// Whether something is as it was made just now. None of the calls that make it gives a descriptor: what it is not told from
-/// has the same in it, and no other name.
+/// Whether something may be what was just made. The calls that make it return no descriptor. What it could be mistaken
+/// for has the same content and no other name.
 fn is_made(object: &Object, wanted: &Wanted<'_>) -> Result<bool, Errno> {
     let inode = wanted.tree.inode(wanted.inode);
     if file_type(&object.stat) != Some(inode.file_type()) {

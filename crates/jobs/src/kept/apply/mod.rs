@@ -1,22 +1,29 @@
 //! `apply`: brings what the guest of a kept run changed into the host's tree.
 //!
-//! 1. *Look* ([`look`]): what has the host where something differs? Bytes are compared, sizes and times decide nothing.
-//! 2. *Choose* ([`ties`]): with what was asked for comes what can only be applied together with it.
-//! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
-//! 4. The record says that an apply has begun, and which paths it leaves alone.
-//! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is taken away, and what lends bytes to
-//!    something else goes only when that is on the disk, and in its place. What is linked or gets attributes is checked
-//!    and reached by one descriptor ([`object`]), and what is removed is checked under a name of ours ([`removal`]): other
-//!    programs may put something else in its place at any moment.
-//! 6. The record says that the apply has ended. If nothing is left to be applied, the next run begins with the host's
-//!    tree as it is ([`super::spent`]).
+//! A *difference* is a path at which the guest's tree is not what the scan of the host's tree found. An apply works on
+//! differences:
 //!
-//! After a crash the same command looks again: what is as the guest has it is done, what is under a name of ours is used
-//! or made again ([`leftovers`]), and what the machine lost when it went down is brought again from the kept run.
+//! 1. *Look* ([`look`]): what does the host have at each difference? Bytes are compared; size and time decide nothing.
+//! 2. *Choose* ([`ties`]): some differences can only be applied together. Those that were asked for bring the others
+//!    along.
+//! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): both are functions of the facts and look at nothing. The plan is a
+//!    list of steps; `-n` prints it.
+//! 4. The record notes that an apply has begun, and which paths it leaves alone.
+//! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is removed. A file that
+//!    lends bytes to others is removed only when these are on the disk and in place. Other programs may change a path
+//!    at any moment. So what is linked or gets attributes is checked and changed through one descriptor ([`object`]),
+//!    and what is removed is checked under a temporary name ([`removal`]).
+//! 6. The record notes that the apply has ended. If nothing is left to be applied, the next command of the run begins
+//!    with the host's tree as it is ([`super::spent`]).
+//!
+//! A *temporary name* (`.inarch-...`) holds what is not yet, or no longer, in its place. After a crash the same command
+//! looks again. A path that has the guest's version is done. What has a temporary name is used, removed or put back
+//! ([`leftovers`]). What the disk lost is made again from the kept run.
 
 mod attributes;
 mod beside;
 mod calls;
+mod cleanup;
 mod crew;
 mod decide;
 mod done;
@@ -39,6 +46,7 @@ mod staged_tests;
 #[cfg(test)]
 mod tests;
 mod ties;
+mod unended;
 mod worker;
 #[cfg(test)]
 mod world;
@@ -73,6 +81,7 @@ use plan::Plan;
 use progress::{Durable, Progress};
 use sides::{Parts, Sides};
 use ties::Ties;
+use unended::{UNENDED, Unended};
 use worker::Task;
 
 /// What to apply.
@@ -93,15 +102,16 @@ pub struct ApplyRequest {
 pub struct ApplyReport {
     /// What was done, or would be.
     pub done: Vec<Done>,
-    /// Paths that were as the guest has them already.
+    /// The number of paths at which the host already had the guest's version.
     pub already: u64,
-    /// Paths of the host that were left alone, and why.
+    /// Conflicts: paths of the host that were left alone, and why.
     pub conflicts: Vec<(String, String)>,
-    /// How many of them have no version of the run's any more, as it was made of this machine's old file.
+    /// The number of conflicts that `force` cannot settle: the run's version was partly in the host's old file, which
+    /// changed.
     pub beyond_force: u64,
     /// Paths that could not be done, and why.
     pub failures: Vec<(String, String)>,
-    /// What was set neither of owners nor of extended attributes, for want of privilege or support, a line for each kind.
+    /// Owners and extended attributes that could not be set, for want of privilege or support: a line for each kind.
     pub lost: Vec<String>,
     /// What else the user should know, a line each.
     pub notes: Vec<String>,
@@ -124,7 +134,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     apply_to(&mut Store::of_user()?.open(&request.name)?, request)
 }
 
-/// The same, of a run that is open.
+/// As [`apply`], for a run that is open.
 pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     let Some(record) = run.record.clone() else {
         return Err(KeptError::NoRecord(request.name.clone()));
@@ -152,28 +162,28 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     for work in &mut works {
         work.plan(request, &mut report);
     }
+    let unended = Unended::find(&record, &works);
     let elsewhere = Elsewhere::find(&record, &works, &mut report);
     if request.dry_run {
         return Ok(report);
     }
     let mut beside = elsewhere.clear(&record, &mut report);
-    begin(run, record, request, &works, (token, boot))?;
-    let mut touched = Vec::new();
+    begin(run, record, request, (&works, unended.as_ref()), (token, boot))?;
+    let mut touched: Vec<TouchedFile> = Vec::new();
     for work in &mut works {
         let ordinal = work.tree.tree.ordinal;
-        let mut outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
-        let left = std::mem::take(&mut outcome.touched);
-        touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        let outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
+        touched.extend(work.touched(&outcome.touched));
         beside.extend(outcome.beside.iter().map(|(path, seen)| BesideFile::new(ordinal, path, seen.as_ref())));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
-    end(run, request, (&mut works, touched, beside), &mut report)?;
+    end(run, request, (&mut works, touched, beside), unended, &mut report)?;
     Ok(report)
 }
 
-/// One tree, on its way.
+/// The apply of one tree.
 struct Work<'a> {
     tree: &'a TreeDiff,
     sides: Sides<'a>,
@@ -183,9 +193,9 @@ struct Work<'a> {
     facts: Facts,
     leftovers: Leftovers,
     plan: Plan,
-    /// Differences that are on the host now.
+    /// Differences that are applied now.
     applied: HashSet<usize>,
-    /// Whether a wait for the disk has failed.
+    /// Whether a sync failed.
     in_doubt: bool,
 }
 
@@ -214,7 +224,7 @@ impl<'a> Work<'a> {
         Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt })
     }
 
-    /// Looks at the host, and decides.
+    /// Looks at the host, decides and plans.
     fn plan(&mut self, request: &ApplyRequest, report: &mut ApplyReport) {
         let (facts, leftovers, plan) =
             plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, request.force);
@@ -238,7 +248,7 @@ impl<'a> Work<'a> {
         (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
     }
 
-    /// Why a path is left alone, where that is not clear from another one.
+    /// Why a path is left alone, unless that follows from another path in the report.
     fn refusal(&self, i: usize, verdicts: &[Verdict]) -> Option<String> {
         match verdicts.get(i)? {
             Verdict::Refused(reason) => Some(reason.clone()),
@@ -261,18 +271,30 @@ impl<'a> Work<'a> {
         execute(&task, &mut self.host, &self.leftovers, remember)
     }
 
-    /// Waits until what was applied is on the disk.
+    /// Syncs what was applied.
     fn sync(&mut self) -> Result<(), KeptError> {
         let written = self.applied.iter().map(|i| self.sides.path(*i));
         self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
     }
 
-    /// What is still to be applied, with the directories that it is in.
+    /// The differences that are still to be applied, with the directories that they are in. A directory that is still
+    /// to go keeps all that goes with it: the base has what was removed from it, and a layer removes only a directory
+    /// that it empties.
     fn rest(&self) -> Vec<Difference> {
+        let mut going: Option<&[u8]> = None;
+        let goes_with_another = |(i, difference): (usize, &'a Difference)| {
+            if going.is_none_or(|top| !is_beneath(&difference.path, top)) {
+                let goes = self.sides.takes_directory(i) && !self.applied.contains(&i);
+                going = goes.then_some(&difference.path);
+            }
+            going.is_some()
+        };
+        let differences = &self.tree.differences;
+        let going: Vec<bool> = differences.iter().enumerate().map(goes_with_another).collect();
         let mut rest: Vec<Difference> = Vec::new();
-        for (i, difference) in self.tree.differences.iter().enumerate().rev() {
+        for (i, difference) in differences.iter().enumerate().rev() {
             let holds_one = rest.last().is_some_and(|last| is_beneath(&last.path, &difference.path));
-            if !self.applied.contains(&i) || holds_one {
+            if !self.applied.contains(&i) || holds_one || going.get(i) == Some(&true) {
                 rest.push(difference.clone());
             }
         }
@@ -301,13 +323,25 @@ impl<'a> Work<'a> {
         report.lost.extend(outcome.lost.lines());
     }
 
-    /// What the host has where force is, or was, to replace it.
+    /// Files whose times an apply changed, for the record.
+    fn touched<'t>(&self, touched: &'t HashMap<Vec<u8>, Seen>) -> impl Iterator<Item = TouchedFile> + use<'t> {
+        let ordinal = self.tree.tree.ordinal;
+        touched.iter().map(move |(path, seen)| TouchedFile::new(ordinal, path, seen))
+    }
+
+    /// Files of the host that force is to replace, for the record.
     fn forced(&self, force: bool) -> Vec<TouchedFile> {
         let forced = forced(&self.sides, &self.facts, &self.plan.verdicts, &self.progress, force);
         forced.iter().map(|(path, seen)| TouchedFile::new(self.tree.tree.ordinal, path, seen)).collect()
     }
 
-    /// Paths in the guest that are left alone, or were made by somebody else.
+    /// Paths in the guest that are to be applied.
+    fn asked(&self) -> impl Iterator<Item = PathBuf> {
+        let chosen = (0..self.chosen.len()).filter(|i| self.chosen.get(*i) == Some(&true));
+        chosen.map(|i| self.tree.in_guest(self.sides.path(i)))
+    }
+
+    /// Paths in the guest that are left alone, or that somebody else made.
     fn left(&self) -> impl Iterator<Item = PathBuf> {
         left_alone(&self.sides, &self.plan.verdicts).map(|i| self.tree.in_guest(self.sides.path(i)))
     }
@@ -322,7 +356,7 @@ fn left_alone<'v>(sides: &'v Sides<'_>, verdicts: &'v [Verdict]) -> impl Iterato
     })
 }
 
-/// What the host has where force is to replace it, and where an apply with force that has not ended was to.
+/// What the host has at the paths where force is to replace it, or an apply with force that has not ended was to.
 fn forced(
     sides: &Sides<'_>,
     facts: &Facts,
@@ -357,7 +391,7 @@ fn sides(tree: &TreeDiff) -> Sides<'_> {
     })
 }
 
-/// With anything new come the directories that it is in.
+/// Adds the new directories that the chosen differences are in.
 fn with_directories(sides: &Sides<'_>, mut asked: Vec<bool>) -> Vec<bool> {
     for i in (0..asked.len()).rev() {
         if asked.get(i) == Some(&true)
@@ -371,8 +405,7 @@ fn with_directories(sides: &Sides<'_>, mut asked: Vec<bool>) -> Vec<bool> {
     asked
 }
 
-/// Puts in order what an interrupted apply left, looks at the host, and makes the plan. A host that only [pretends](Host::pretend)
-/// is not changed by that.
+/// Puts leftovers in order, looks at the host, and makes the plan. A host that [pretends](Host::pretend) is not changed.
 fn plan_tree(
     sides: &Sides<'_>,
     host: &mut Host,
@@ -382,7 +415,7 @@ fn plan_tree(
 ) -> (Facts, Leftovers, Plan) {
     let mut look = Look::new(sides, host, progress);
     let leftovers = Leftovers::settled(&mut look);
-    look.came_out = leftovers.came_out.clone();
+    (look.came_out, look.ready) = (leftovers.came_out.clone(), leftovers.ready.clone());
     let facts = look.all(chosen);
     let blocked = leftovers.blocked(progress, sides);
     let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready, blocked: &blocked };
@@ -391,7 +424,7 @@ fn plan_tree(
     (facts, leftovers, plan)
 }
 
-/// What makes our names our own.
+/// A part of every temporary name, which no other run uses.
 fn token(record: &Record) -> String {
     let unique = || {
         let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -401,7 +434,7 @@ fn token(record: &Record) -> String {
     earlier.or_else(|| record.applying.as_ref().map(|applying| applying.token.clone())).unwrap_or_else(unique)
 }
 
-/// What earlier applies of a run did about one of its trees.
+/// What is known of earlier applies to one of the trees.
 fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: &str) -> Progress {
     let inside = |list: &[Bytes]| -> HashSet<Vec<u8>> {
         let destination = tree.tree.destination();
@@ -439,32 +472,32 @@ fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: 
     }
 }
 
-/// What tells what is kept of a disk from what it is after the guest has written to it again.
+/// Identifies what is kept of a disk: it is another after the guest has written again.
 fn stamp(run: &KeptRun, ordinal: u8) -> String {
     run.files(ordinal).stamp()
 }
 
-/// Notes that an apply has begun.
+/// Records that an apply has begun.
 fn begin(
     run: &mut KeptRun,
     record: Record,
     request: &ApplyRequest,
-    works: &[Work<'_>],
+    (works, unended): (&[Work<'_>], Option<&Unended>),
     (token, boot): (String, String),
 ) -> Result<(), KeptError> {
     let bytes = |paths: Vec<PathBuf>| paths.iter().map(|path| Bytes::path(path)).collect();
-    let chosen = |work: &Work<'_>| -> Vec<PathBuf> {
-        let chosen = (0..work.chosen.len()).filter(|i| work.chosen.get(*i) == Some(&true));
-        chosen.map(|i| work.tree.in_guest(work.sides.path(i))).collect()
-    };
-    let paths = if request.paths.is_empty() { Vec::new() } else { works.iter().flat_map(chosen).collect() };
-    let applying = Applying {
+    let chosen: Vec<PathBuf> = works.iter().flat_map(Work::asked).collect();
+    let paths = if request.paths.is_empty() { Vec::new() } else { bytes(chosen.clone()) };
+    let mut applying = Applying {
         token: token.clone(),
         conflicts: bytes(works.iter().flat_map(Work::left).collect()),
-        paths: bytes(paths),
+        paths,
         forced: works.iter().flat_map(|work| work.forced(request.force)).collect(),
     };
-    // What is torn may be from before the last start of the machine, as long as no apply has ended.
+    if let Some(unended) = unended {
+        unended.join(&mut applying, &chosen.into_iter().collect());
+    }
+    // As long as no apply has ended, torn files may be from before the last start of the machine.
     let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
     let boot = unended.map_or(boot, |made| made.boot.clone());
     // What is known of trees that are gone stays known.
@@ -479,11 +512,13 @@ fn begin(
     let mut overlays: HashMap<u8, String> =
         before.overlays.into_iter().filter(|(ordinal, _)| of_others(*ordinal)).collect();
     overlays.extend(works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))));
-    let made = Made { token, boot, overlays, durable, touched: before.touched, beside: before.beside };
+    let mut touched: Vec<TouchedFile> = before.touched.into_iter().filter(|file| of_others(file.ordinal)).collect();
+    touched.extend(works.iter().flat_map(|work| work.touched(&work.facts.touched)));
+    let made = Made { token, boot, overlays, durable, touched, beside: before.beside };
     run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
 }
 
-/// Notes what is on the host's disk for good.
+/// Records files that are durable on the host.
 fn remember(run: &mut KeptRun, ordinal: u8, files: Vec<(Vec<u8>, Durable)>) -> io::Result<()> {
     let Some(mut record) = run.record.clone().filter(|_| !files.is_empty()) else { return Ok(()) };
     if let Some(made) = &mut record.made {
@@ -498,6 +533,7 @@ fn end(
     run: &mut KeptRun,
     request: &ApplyRequest,
     (works, touched, beside): (&mut [Work<'_>], Vec<TouchedFile>, Vec<BesideFile>),
+    unended: Option<Unended>,
     report: &mut ApplyReport,
 ) -> Result<(), KeptError> {
     report.complete = request.paths.is_empty() && report.is_whole();
@@ -511,21 +547,29 @@ fn end(
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
     }
-    // What was applied in part is not looked at again for what a fall of the machine may have torn.
-    if in_part && let Err(error) = works.iter_mut().try_for_each(Work::sync) {
-        run.save(record.in_doubt())?;
-        return Err(error);
+    if in_part {
+        // What stays is known before anything of the run goes.
+        run.save(record.clone())?;
+        // After an apply in part nobody looks for files that a power loss tore.
+        if let Err(error) = works.iter_mut().try_for_each(Work::sync) {
+            run.save(record.in_doubt())?;
+            return Err(error);
+        }
+        // What is durable on the host is no change of the run any more. Until then the apply has not ended: nobody could
+        // tell what it did from what the host changed.
+        for work in works.iter().filter(|work| !work.applied.is_empty()) {
+            work.tree.disk.keep_only(&work.rest())?;
+        }
     }
     let applied = report.complete.then(Applied::now).transpose()?;
-    run.save(Record { applying: None, applied, used: now(), ..record })?;
-    // What is on the host's disk is none of the run's changes any more.
-    for work in works.iter().filter(|work| in_part && !work.applied.is_empty()) {
-        work.tree.disk.keep_only(&work.rest())?;
+    let applying = unended.zip(record.applying.take()).map(|(unended, applying)| unended.left_by(applying));
+    if applying.is_some() {
+        report.notes.push(UNENDED.to_owned());
     }
-    Ok(())
+    run.save(Record { applying, applied, used: now(), ..record })
 }
 
-/// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.
+/// The first path of the host at which not everything is as it was applied. Attributes of directories are not compared.
 pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, KeptError> {
     let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
     if let Some((gone, _)) = diff.left_out().into_iter().next() {
@@ -545,7 +589,7 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
     Ok(None)
 }
 
-/// Waits until everything is on the disk in the file systems of a tree: `written` are paths in them.
+/// Syncs the file systems of a tree: `written` are paths in them.
 pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), KeptError> {
     let source = tree.source();
     let synced = source.canonicalize().and_then(|there| Ok(Host::open(&there, tree.cross)?.sync(written)?));
@@ -560,7 +604,7 @@ fn not_durable(source: PathBuf, error: io::Error) -> KeptError {
     KeptError::path(&source, "cannot make what was applied durable", error)
 }
 
-/// The host's tree, if it is the one that was scanned.
+/// Opens the host's tree, if it is the one that was scanned.
 fn open(tree: &TreeDiff) -> Result<Host, KeptError> {
     let source = tree.tree.source();
     let failed = |errno: rustix::io::Errno| KeptError::path(&source, "cannot open the tree", io::Error::from(errno));

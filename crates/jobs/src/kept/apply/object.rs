@@ -1,4 +1,4 @@
-//! Something of the host that a descriptor holds: what is checked and what is changed are one, whatever becomes of its name.
+//! Holds something of the host by a descriptor: what is checked is what is changed, whatever becomes of its name.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use super::host::Directory;
 use super::look::Seen;
 
-/// Something of the host, of whichever kind, with a descriptor that opens nothing (`O_PATH`).
+/// An object of the host, of any kind, held by a descriptor that opens nothing (`O_PATH`).
 pub(super) struct Object {
     fd: OwnedFd,
     pub stat: Stat,
 }
 
-/// What tells an object from all others that are there.
+/// Tells an object from all others that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     device: u64,
@@ -28,13 +28,13 @@ impl Identity {
     }
 }
 
-/// Whether two looks saw one object that changed only in what a rename or a link changes.
+/// Whether two looks saw one object that was at most renamed, linked or given attributes.
 pub(super) fn is_same(one: &Stat, other: &Stat) -> bool {
     Identity::of(one) == Identity::of(other) && Seen::of(one).is_still(&Seen::of(other))
 }
 
 impl Directory {
-    /// What `name` in it leads to now, be it a symlink; nothing if it is not there.
+    /// The object called `name`, which may be a symlink. `None` if there is none.
     pub fn object(&self, name: &[u8]) -> Result<Option<Object>, Errno> {
         self.call()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -46,7 +46,7 @@ impl Directory {
         Ok(Some(Object { fd, stat }))
     }
 
-    /// Gives what a descriptor holds another name in it, which nothing has.
+    /// Gives what a descriptor holds another name in it, which is free.
     pub fn name(&self, file: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         match linkat(file, c"", self.as_fd(), name, AtFlags::EMPTY_PATH) {
             // Without CAP_DAC_READ_SEARCH, before Linux 6.10; see link(2).
@@ -85,8 +85,8 @@ impl Object {
     }
 }
 
-/// The path of what a descriptor holds, for the calls that take none without an open file. It leads there and no further,
-/// even if that is a symlink.
+/// The path of what a descriptor holds, for calls that take no `O_PATH` descriptor. It leads there and no further, even
+/// if that is a symlink.
 pub(super) fn path_of(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

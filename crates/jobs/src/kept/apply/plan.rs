@@ -1,15 +1,15 @@
-//! The steps of an apply, in their order: a function of what was decided, without a look at anything.
+//! Puts the steps of an apply in order: a function of the decision, which looks at nothing.
 //!
-//! 1. *Make*: directories, then whole files, each under its final name where nothing has that, else under a name of ours
-//!    beside it. Content is copied before anything is linked: a link changes a file's times, and then its bytes are no
-//!    longer known to be those that were scanned.
-//! 2. *Sync*, if something was made of bytes that lie in a file which is to go, or is to be linked.
-//! 3. *Exchange*: what was made and what it replaces change names. What came out stays under a name of ours.
-//! 4. *Drop* what came out and *remove* what goes, the deepest first: only if everything that it lends bytes to is in its
-//!    place.
-//! 5. *Attributes* of what stayed where it was, and of directories.
+//! 1. *Make* directories, then whole files: each under its final name if that is free, otherwise under a temporary name
+//!    beside it. Content is copied before anything is linked, because a link changes a file's times, and then its bytes
+//!    are no longer known to be those of the scan.
+//! 2. *Sync*, if something was made of bytes in a file that is to go or to be linked.
+//! 3. *Exchange* the names of what was made and of what it replaces. What came out keeps the temporary name.
+//! 4. *Drop* what came out and *remove* what goes, the deepest first, but only if everything that it lends bytes to is
+//!    in its place.
+//! 5. *Set attributes* of what stayed where it was, and of directories.
 //!
-//! Since everything is made before anything is taken away, renames may form chains and circles.
+//! Everything is made before anything is removed, so renames may form chains and cycles.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,39 +20,39 @@ use super::host::Volume;
 use super::look::Found;
 use super::sides::parent;
 
-/// How a file, or anything but a directory, comes to be.
+/// How the new object of a difference, if it is no directory, is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// It is made, and a regular file's content is copied.
+    /// It is made; the content of a regular file is copied.
     New,
-    /// It is linked from where the host has it.
+    /// It is a link to a file of the host, at this path.
     Link(Vec<u8>),
-    /// It is another name of what was made for another difference.
+    /// It is a link to the new object of another difference.
     SameAs(usize),
-    /// An earlier apply made it.
+    /// An earlier apply has made it.
     Ready,
 }
 
-/// What is to be done for a difference, by its place in the list.
+/// A step, for the difference with this place in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Make a directory in its place.
     Directory(usize),
     /// Make anything else.
     Make(usize, How),
-    /// Make a regular file and put it in its place at once: nothing else has to do with it, before or after.
+    /// Make a regular file and put it in its place at once: no other step depends on it.
     MakeAndPlace(usize),
-    /// Wait until the disk has what was made for these.
+    /// Sync the new objects of these differences.
     Sync(Vec<usize>),
-    /// Let what was made and what is in its place change names.
+    /// Exchange the names of the new object and the old one.
     Exchange(usize),
-    /// Give what was made its name, which nothing has.
+    /// Give the new object its name, which is free.
     Enter(usize),
     /// Remove what an exchange took out.
     Drop(usize),
     /// Remove a file.
     Remove(usize),
-    /// Remove a directory, which is empty by then.
+    /// Remove a directory, which is empty at this step.
     RemoveDirectory(usize),
     /// Set attributes.
     Attributes(usize),
@@ -63,15 +63,17 @@ pub(super) enum Step {
 pub(super) struct Plan {
     pub verdicts: Vec<Verdict>,
     pub steps: Vec<Step>,
-    /// The directory in which a difference's object is made under a name of ours.
+    /// The directory in which the new object of a difference is made under a temporary name.
     pub asides: HashMap<usize, Vec<u8>>,
-    /// For each difference that takes a file away: what must be in its place first, one of each group.
+    /// For each difference that removes a file: the differences that must be in place before, one of each group.
     pub needs: HashMap<usize, Vec<Vec<usize>>>,
-    /// For each difference that gives a file attributes or another name: what must be made first, one of each group.
+    /// For each difference that gives a file attributes or another name: those that must be made before, one of each
+    /// group.
     pub lends: HashMap<usize, Vec<Vec<usize>>>,
 }
 
-/// Where directories come into the place of files: they and what is in them are made after the file has gone out.
+/// For each difference the directory, if any, that replaces a file and that it is in: it can only be made after the
+/// exchange.
 fn late(decision: &Decision<'_, '_>, verdicts: &[Verdict]) -> Vec<Option<usize>> {
     let sides = decision.sides;
     let mut late: Vec<Option<usize>> = vec![None; verdicts.len()];
@@ -221,7 +223,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Plans a wait for the disk, if `takes` take away what lends bytes.
+    /// Plans a sync, if `takes` remove what lends bytes.
     fn sync_what_borrows(&mut self, takes: Vec<Step>) {
         let taken = takes.iter().filter_map(|step| match step {
             Step::Exchange(i) | Step::Drop(i) | Step::Remove(i) => self.needs.get(i),
@@ -236,8 +238,8 @@ impl Plan {
         }
     }
 
-    /// Whether what is made for a difference is a regular file that has one name, borrows nothing and replaces what nothing
-    /// else needs.
+    /// Whether the new object of a difference is a regular file with one name that borrows nothing and replaces what
+    /// nothing else needs.
     fn stands_alone(&self, decision: &Decision<'_, '_>, i: usize) -> bool {
         let sides = decision.sides;
         let Some((new, is)) = sides.new_inode(i) else { return false };
@@ -251,7 +253,7 @@ impl Plan {
     }
 }
 
-/// How each of what is brought comes to be.
+/// How each new object is made.
 fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
     let ready = decision.ready;
     let sides = decision.sides;
@@ -284,8 +286,8 @@ fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
     hows
 }
 
-/// Copies that have bytes of a file which is linked: a link changes its times, so that after a crash nobody could read its bytes
-/// again to know the copy by them.
+/// Copies with bytes of a file that is linked. A link changes the file's times, so that after a crash nobody could
+/// compare the copy with it.
 fn copies_of_what_is_linked(decision: &Decision<'_, '_>, hows: &[(usize, How)]) -> Vec<usize> {
     let sides = decision.sides;
     let linked =

@@ -1,7 +1,8 @@
-//! Changes of names that a dry run keeps in mind instead of making them.
+//! Lets a dry run see changes of names that it does not make.
 //!
-//! Before an apply plans, it puts in order what an interrupted one left under names of ours. A dry run is to plan the same and to
-//! change nothing: it sees the host as it would be then.
+//! Before an apply plans, it puts the leftovers of earlier applies in order. A dry run has to make the same plan
+//! without a change to the host. So it keeps these changes in mind, and its looks see the host as it would be after
+//! them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use super::host::{Directory, Host};
 use super::sides::{inside, parent};
 
-/// For each path that leads elsewhere: where to; `None`: nowhere.
+/// Where each path that was changed leads to. `None`: nowhere.
 #[derive(Default)]
 pub(super) struct Pretended(HashMap<Vec<u8>, Option<Vec<u8>>>);
 
@@ -31,15 +32,15 @@ impl Pretended {
 }
 
 impl Host {
-    /// From now on the changes of names that this module makes are only seen, by its looks.
+    /// From now on changes of names by the methods below are not made, but its looks see them.
     pub fn pretend(&mut self) {
         self.pretended = Some(Pretended::default());
     }
 
-    /// The directory that `path` is in, and its name there. Nothing is put in order in a directory that was moved itself.
+    /// The directory that `path` is in, and the name there. No directory with leftovers is moved itself.
     ///
     /// # Errors
-    /// Those of reaching it; `ENOENT` if something else would have been done with it.
+    /// Those of reaching it; `ENOENT` if it would have been moved or removed.
     pub fn seen<'p>(&mut self, path: &'p [u8]) -> Result<(Directory, Cow<'p, [u8]>), Errno> {
         match self.pretended.as_ref().map(|pretended| pretended.real(path)) {
             None | Some(Some(Cow::Borrowed(_))) => {
@@ -82,7 +83,7 @@ impl Host {
         Ok(names)
     }
 
-    /// Gives what is at `from` the path `to`, which nothing has.
+    /// Renames what is at `from` to `to`, which is free.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -105,7 +106,7 @@ impl Host {
         Ok(())
     }
 
-    /// Lets what is at two paths change places; `away` is a name that nothing has.
+    /// Exchanges what is at two paths. `away` is a free name.
     ///
     /// # Errors
     /// Those of rename(2).

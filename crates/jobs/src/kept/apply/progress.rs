@@ -1,4 +1,4 @@
-//! What earlier applies of a run have left on the host, as the run's record remembers it.
+//! What the record of a run knows of earlier applies, and the temporary names that they used.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
@@ -14,29 +14,30 @@ use crate::kept::record::{BesideFile, DurableFile, FileIdentity, TouchedFile};
 /// What is known of earlier applies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
-    /// Makes our names for what is not yet in its place our own.
+    /// A part of every temporary name, which no other run uses.
     pub token: String,
-    /// Whether an earlier apply used it.
+    /// Whether an earlier apply used the token.
     pub is_old: bool,
-    /// An apply began and did not end, or everything was applied: what is not as it was scanned may be ours.
+    /// An apply began and did not end, or everything was applied: what is not as it was scanned may have been changed
+    /// by it.
     pub begun: bool,
-    /// The machine was started again since, or a wait for the disk failed: what was not made durable may be torn.
+    /// The machine was started again since, or a sync failed: what was not durable may be torn.
     pub restarted: bool,
     /// Paths of the tree that the earlier apply left alone.
     pub left: HashSet<Vec<u8>>,
     /// The paths that the earlier apply was for; `None`: all.
     pub chosen: Option<HashSet<Vec<u8>>>,
-    /// Files that are on the host's disk, by the path that they are for.
+    /// Files that are durable on the host, by the path that they are for.
     pub durable: HashMap<Vec<u8>, Durable>,
-    /// What was scanned and has other times since an apply linked it, by path.
+    /// Files that are as they were scanned, except for the times that an apply gave them by linking, by path.
     pub touched: HashMap<Vec<u8>, Seen>,
-    /// What the host had where an apply with force that has not ended was to replace it, by path.
+    /// What an apply with force that has not ended was to replace, by path.
     pub forced: HashMap<Vec<u8>, Seen>,
-    /// Paths of what earlier applies left under names of ours, and told; with what it is where nobody needs it any more.
+    /// Leftovers that earlier applies told, by path, with their identity if nobody needs them any more.
     pub beside: HashMap<Vec<u8>, Option<Seen>>,
 }
 
-/// A file that an apply made and that is on the host's disk.
+/// A file that an apply made and that is durable on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Durable {
     pub ino: u64,
@@ -45,7 +46,7 @@ pub(super) struct Durable {
 }
 
 impl Progress {
-    /// Whether an earlier apply may have been in the midst of a path.
+    /// Whether an interrupted apply may have changed a path.
     pub fn had_begun(&self, path: &[u8]) -> bool {
         let chosen = self.chosen.as_ref().is_none_or(|chosen| chosen.contains(path));
         self.begun && chosen && !self.left.contains(path)
@@ -60,37 +61,43 @@ impl Progress {
         self.durable.get(path).is_some_and(|durable| *durable == Durable::of(seen))
     }
 
-    /// The name of ours for what is to come at, or went from, the path of a difference.
+    /// The temporary name of the new object of a path, or of the old one after an exchange.
     pub fn aside(&self, path: &[u8]) -> Vec<u8> {
         self.name(OursKind::Aside, path)
     }
 
-    /// The name that something has for a moment on file systems that cannot exchange two names.
+    /// The temporary name of the old object during an exchange in several steps, on file systems that cannot exchange
+    /// two names.
     pub fn away(&self, path: &[u8]) -> Vec<u8> {
         self.name(OursKind::Away, path)
     }
 
-    /// The name of a file that is not yet whole, on file systems that have no files without a name.
+    /// The temporary name of a file that is not yet whole, on file systems that have no files without a name.
     pub fn part(&self, path: &[u8]) -> Vec<u8> {
         self.name(OursKind::Part, path)
     }
 
-    /// The name of a file that is about to be removed from the path of a difference.
+    /// The temporary name of a file that is about to be removed.
     pub fn gone(&self, path: &[u8]) -> Vec<u8> {
         self.name(OursKind::Gone, path)
     }
 
-    /// Each name tells the path. The difference's number would not: once a part is applied others have it.
+    /// All temporary names that something may have for a path.
+    pub fn names(&self, path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+        OursKind::ALL.into_iter().map(move |kind| self.name(kind, path))
+    }
+
+    /// Each name tells the path, not the number of the difference, which changes when a part is applied.
     fn name(&self, kind: OursKind, path: &[u8]) -> Vec<u8> {
         format!("{}{}", self.prefix(kind), Mark::of(path)).into_bytes()
     }
 
-    /// Whether a name is one of ours.
+    /// Whether a name is a temporary one of this run.
     pub fn is_ours(&self, name: &[u8]) -> bool {
         self.ours(name).is_some()
     }
 
-    /// What a name of ours is, and of which difference.
+    /// What a temporary name is, and of which difference.
     pub fn ours(&self, name: &[u8]) -> Option<Ours> {
         OursKind::ALL.into_iter().find_map(|kind| {
             let rest = std::str::from_utf8(name.strip_prefix(self.prefix(kind).as_bytes())?).ok()?;
@@ -143,7 +150,7 @@ impl Seen {
     }
 }
 
-/// What a name of ours tells.
+/// What a temporary name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ours {
     pub kind: OursKind,
@@ -184,16 +191,16 @@ impl FromStr for Mark {
     }
 }
 
-/// What a name of ours is for.
+/// The kinds of temporary names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OursKind {
-    /// What is to come to a path, or was exchanged for what came.
+    /// The new object of a path, or the old one after an exchange.
     Aside,
-    /// What goes from a path, in the midst of an exchange that takes several steps.
+    /// The old object during an exchange in several steps.
     Away,
-    /// What is not yet whole.
+    /// A file that is not yet whole.
     Part,
-    /// What is about to be removed, and is looked at once more.
+    /// A file that is about to be removed, and looked at once more.
     Gone,
 }
 

@@ -1,6 +1,6 @@
-//! Removing what was looked at, and nothing that takes its name between the look and the removal.
+//! Removes what was looked at, and nothing that takes its name between the look and the removal.
 //!
-//! unlink(2) takes a name, whatever that leads to by then. So the file is renamed first, to a name of ours that nobody else
+//! unlink(2) removes whatever has the name by then. So the file is first renamed to a temporary name that nobody else
 //! uses, looked at there, and then removed or put back.
 
 use rustix::fs::Stat;
@@ -13,12 +13,13 @@ impl Directory {
     /// Removes what is called `name`, by way of the name `gone` that nothing has, if that `is_it` still.
     ///
     /// # Errors
-    /// `Changed`: it is something else, and has its name again. `Kept`: it has the name `gone`, since by now another thing has
-    /// the old one, or the host refused to put it back.
+    /// `Changed`: it is something else, and has its name again. `Kept`: it has the name `gone`, since by now another
+    /// thing has the old one, or the host refused to put it back.
     pub fn remove_seen(&self, name: &[u8], gone: &[u8], is_it: impl Fn(&Stat) -> bool) -> Result<(), MakeError> {
         match self.rename_new(name, self, gone) {
             Err(Errno::NOENT) => return Err(MakeError::Changed),
-            // A longer name may need a block. What frees some must not be refused for want of it: what was looked at goes.
+            // A longer name may need a block. What frees some must not be refused for want of it: what was looked at
+            // goes.
             Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_by_name(name, is_it),
             result => result.map_err(host("remove"))?,
         }

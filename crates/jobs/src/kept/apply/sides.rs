@@ -1,4 +1,4 @@
-//! The two sides that an apply brings together: the tree that was given to the guest, and the one that the guest left.
+//! The two trees that an apply brings together: the base, which the guest was given, and the tree that the guest left.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -15,20 +15,20 @@ use super::progress::Mark;
 use crate::kept::OwnersBack;
 use crate::text::shown;
 
-/// A kept tree as an apply sees it. Differences are known by their place in the list.
+/// A kept tree as an apply sees it. A difference is identified by its place in the list.
 pub(super) struct Sides<'a> {
     /// The host's tree as it was scanned.
     pub base: &'a Tree,
     /// The guest's tree.
     pub guest: &'a Tree,
-    /// What the guest's files hold.
+    /// The content of the guest's files.
     pub content: &'a dyn Content,
     pub lineage: &'a (dyn Lineage + Sync),
     pub owners: &'a OwnersBack,
     pub differences: &'a [Difference],
-    /// Files of the guest that are not copied: they share blocks.
+    /// Files of the guest that are not copied, because they share blocks.
     pub overlapping: HashSet<InodeId>,
-    /// Paths that the host had changed too before the last command of the run began.
+    /// Paths that the host, too, had changed before the last command of the run began.
     pub conflicting: HashSet<Vec<u8>>,
     /// Those of them whose version of the guest cannot be read any more.
     pub lost: HashSet<Vec<u8>>,
@@ -42,14 +42,14 @@ pub(super) struct Sides<'a> {
     origins: Vec<Option<InodeId>>,
     /// Inodes of the base that are among `origins`.
     successors: HashSet<InodeId>,
-    /// For each inode of the base, those of the guest that come and have bytes of it.
+    /// For each inode of the base, the guest's inodes that come and have bytes of it.
     borrowers: HashMap<InodeId, Vec<InodeId>>,
-    /// For each inode of the base that goes, files of the guest that stay on the host, with other attributes at most, and have
-    /// bytes of it: they lie where the host has the same bytes in another file.
+    /// For each inode of the base that goes, files of the guest that have bytes of it and stay on the host, where the
+    /// same bytes are in another file.
     quiet_borrowers: HashMap<InodeId, Vec<InodeId>>,
 }
 
-/// What an apply is told of a tree.
+/// What [`Sides`] are made of.
 pub(super) struct Parts<'a> {
     pub trees: (&'a Tree, &'a Tree),
     pub content: &'a dyn Content,
@@ -133,7 +133,8 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Where the guest has files that stay on the host, with other attributes at most, and have bytes of a file that goes.
+    /// Where the guest has files that stay on the host, with other attributes at most, and have bytes of a file that
+    /// goes.
     pub fn quiet_borrowers(&self, old: InodeId) -> Vec<Vec<u8>> {
         let quiet = self.quiet_borrowers.get(&old);
         quiet.into_iter().flatten().map(|new| self.guest.path(*new)).collect()
@@ -196,7 +197,7 @@ impl<'a> Sides<'a> {
         self.new_inode(i).is_some_and(|(_, inode)| inode.file_type() == FileType::Directory)
     }
 
-    /// Whether only attributes differ, and can be set without a change to anything else.
+    /// Whether only attributes differ, and can be set without a change to another path.
     pub fn in_place(&self, i: usize) -> bool {
         let (Some((old, was)), Some((new, _))) = (self.old(i), self.new_inode(i)) else { return false };
         if self.was_directory(i) && self.is_directory(i) {
@@ -210,8 +211,8 @@ impl<'a> Sides<'a> {
         !beyond && is_the_same && (was.links() == 1 || self.names.of_base(self.base, old).iter().all(is_alone))
     }
 
-    /// The file of the base that gets new attributes or another name, if files besides the one that comes have bytes of it: it
-    /// can be read for them no more, as nobody can tell our change from somebody else's.
+    /// The file of the base that gets attributes or another name, if other files have bytes of it. They cannot be read
+    /// from it afterwards, since the change looks like somebody else's.
     pub fn touches(&self, i: usize) -> Option<InodeId> {
         let (new, _) = self.new_inode(i).filter(|_| !self.is_directory(i))?;
         let old = match self.in_place(i) {
@@ -221,12 +222,12 @@ impl<'a> Sides<'a> {
         self.borrowers(old).iter().any(|borrower| *borrower != new).then_some(old)
     }
 
-    /// Whether a name of a file, or of anything but a directory, goes.
+    /// Whether the old object goes and is no directory.
     pub fn takes(&self, i: usize) -> bool {
         self.old(i).is_some() && !self.was_directory(i) && !self.in_place(i)
     }
 
-    /// Whether anything but a directory comes.
+    /// Whether a new object comes and is no directory.
     pub fn brings(&self, i: usize) -> bool {
         self.new_inode(i).is_some() && !self.is_directory(i) && !self.in_place(i)
     }
@@ -249,7 +250,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Whether a file of the guest holds what the one of the base held that it was.
+    /// Whether a file of the guest has the content of the file of the base that it was.
     pub fn is_unmodified(&self, old: InodeId, new: InodeId) -> bool {
         !Aspects::between((self.base, old), (self.guest, new), self.lineage).beyond_attributes()
     }

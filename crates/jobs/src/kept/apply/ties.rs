@@ -1,14 +1,20 @@
-//! Which differences can only be applied together.
+//! Finds out which differences can only be applied together.
 //!
-//! A difference *requires* another one: it is applied if that is applied too, or not at all.
+//! A difference that *requires* another one is applied with it or not at all:
 //!
-//! - Who takes a name of a file away requires everything that the file lends bytes to: what it was renamed to, and
-//!   what else has some of its blocks.
-//! - Who gives a file other attributes or one more name requires everything else that the file lends bytes to.
-//! - Who brings a file that had another name requires that the old name goes.
-//! - What comes into a new directory requires the directory; a directory that goes requires that everything in it goes.
+//! - A difference that removes a name of a file requires everything that the file lends bytes to: its new name, and
+//!   other files that have some of its blocks.
+//! - A difference that gives a file attributes or one more name requires everything else that the file lends bytes to.
+//! - A file that comes under a new name requires that the old name goes.
+//! - What comes into a new directory requires the directory. A directory that goes requires that everything in it goes.
 //!
-//! Chains and circles of renames follow: `mv f1 z; mv f2 f1; mv f3 f2` is one group.
+//! A difference that *accompanies* another one is chosen with it, but does not wait for it:
+//!
+//! - The old and the new name of a directory.
+//! - All differences that remove names of one file or give it attributes. The first of them changes the file's times,
+//!   after which nobody could tell that from a change of the host's.
+//!
+//! Renames in chains and cycles follow from this: `mv f1 z; mv f2 f1; mv f3 f2` is one group.
 
 use std::collections::HashMap;
 
@@ -19,7 +25,7 @@ use super::sides::Sides;
 /// The graph. Its nodes are the differences, by their places, and behind them one for each file that ties several.
 pub(super) struct Ties {
     requires: Vec<Vec<u32>>,
-    /// What else comes with a difference that was asked for: the two names of a directory.
+    /// What else comes with a difference that was asked for: the two names of a directory, and those of a file.
     accompanies: Vec<Vec<u32>>,
     differences: usize,
 }
@@ -34,6 +40,8 @@ struct OfFile {
     moved: Vec<u32>,
     /// What comes and has bytes of it.
     borrowers: Vec<u32>,
+    /// What takes a name of it or gives it attributes, if it has several names.
+    changes: Vec<u32>,
 }
 
 impl Ties {
@@ -59,6 +67,10 @@ impl Ties {
             let node = self.node(together.clone());
             together.into_iter().for_each(|one| self.require(one, node));
         }
+        // Each brings the next one, and the last the first.
+        for (one, next) in of.changes.iter().zip(of.changes.iter().cycle().skip(1)).filter(|(one, next)| one != next) {
+            self.accompany(*one, *next);
+        }
     }
 
     fn tie_directories(&mut self, sides: &Sides<'_>) {
@@ -79,12 +91,8 @@ impl Ties {
         }
         for i in (0..self.differences).filter(|i| sides.brings_directory(*i)) {
             let Some(from) = sides.origin(i).and_then(|old| goes.get(&old).copied()) else { continue };
-            if let Some(list) = self.accompanies.get_mut(i) {
-                list.push(from);
-            }
-            if let Some(list) = self.accompanies.get_mut(from as usize) {
-                list.push(i as u32);
-            }
+            self.accompany(i as u32, from);
+            self.accompany(from, i as u32);
         }
     }
 
@@ -95,6 +103,12 @@ impl Ties {
 
     fn require(&mut self, one: u32, other: u32) {
         if let Some(list) = self.requires.get_mut(one as usize) {
+            list.push(other);
+        }
+    }
+
+    fn accompany(&mut self, one: u32, other: u32) {
+        if let Some(list) = self.accompanies.get_mut(one as usize) {
             list.push(other);
         }
     }
@@ -146,6 +160,11 @@ fn files(sides: &Sides<'_>) -> HashMap<InodeId, OfFile> {
     for i in 0..sides.differences.len() {
         if let Some((old, _)) = sides.old(i).filter(|_| sides.takes(i)) {
             files.entry(old).or_default().takes.push(i as u32);
+        }
+        if let Some((old, was)) = sides.old(i).filter(|_| sides.takes(i) || sides.in_place(i) && !sides.is_directory(i))
+            && was.links() > 1
+        {
+            files.entry(old).or_default().changes.push(i as u32);
         }
         if let Some(old) = sides.touches(i) {
             files.entry(old).or_default().touches.push(i as u32);

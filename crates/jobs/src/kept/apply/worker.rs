@@ -1,4 +1,4 @@
-//! What is done on the host for one difference.
+//! Does on the host what one step asks for.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use super::plan::{How, Plan};
 use super::progress::Progress;
 use super::sides::{Sides, inside, parent};
 
-/// What every thread that applies the differences of one tree knows.
+/// What every thread that applies the differences of one tree shares.
 pub(super) struct Task<'t, 'a> {
     pub sides: &'t Sides<'a>,
     pub facts: &'t Facts,
@@ -26,22 +26,22 @@ pub(super) struct Task<'t, 'a> {
     pub progress: &'t Progress,
 }
 
-/// Works on the host, in one thread.
+/// Executes steps in one thread.
 pub(super) struct Worker<'w, 'a> {
     pub task: &'w Task<'w, 'a>,
     pub host: &'w mut Host,
-    /// What is copied goes through it.
+    /// The buffer for copies.
     pub buffer: Vec<u8>,
     pub lost: Lost,
-    /// Objects that got other names or attributes by our doing: their times of a change of attributes are ours.
+    /// Inode numbers of objects whose ctime this apply changed.
     pub touched: HashSet<u64>,
-    /// What was made, as far as it is looked for again: nothing else is linked, removed or changed for it.
+    /// New objects, as far as a later step needs them: nothing else is linked, removed or changed in their stead.
     pub made_as: HashMap<usize, Identity>,
-    /// What was given another name and still gets attributes, as it was found: its content is to stay.
+    /// Objects that got another name and still get attributes, as they were found: their content must stay.
     pub brought_as: HashMap<usize, Stat>,
-    /// Objects with several names, as they are since they got attributes by our doing.
+    /// Objects with several names, as they are since this apply set their attributes.
     set_as: HashMap<Identity, Seen>,
-    /// What was put in its place by an exchange.
+    /// New objects that an exchange put in their place.
     placed_as: HashMap<usize, Seen>,
 }
 
@@ -61,7 +61,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok((directory, name.to_owned()))
     }
 
-    /// The directory and the name of ours that a difference has.
+    /// The directory and the temporary name of a difference.
     pub fn aside(&mut self, i: usize) -> Result<(Directory, Vec<u8>), MakeError> {
         let task = self.task;
         self.aside_in(i, task.plan.asides.get(&i).map_or_else(|| parent(task.sides.path(i)), Vec::as_slice))
@@ -72,7 +72,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok((directory, self.task.progress.aside(self.path(i))))
     }
 
-    /// Where something is made.
+    /// The directory and the name under which a new object is made.
     pub fn made_at(&mut self, i: usize) -> Result<(Directory, Vec<u8>), MakeError> {
         if self.task.plan.asides.contains_key(&i) { self.aside(i) } else { self.final_place(i) }
     }
@@ -82,7 +82,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         self.make_new(i, &directory, &name)
     }
 
-    /// Makes what comes for a difference.
+    /// Makes the new object of a difference.
     pub fn make(&mut self, i: usize, how: &How) -> Result<(), MakeError> {
         let (directory, name) = self.made_at(i)?;
         match how {
@@ -104,7 +104,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(())
     }
 
-    /// What the host has at `from`, if that is still what it had when it was looked at.
+    /// The object at `from`, if it is still what was seen there.
     fn home(&mut self, i: usize, from: &[u8]) -> Result<(Directory, Object), MakeError> {
         let sides = self.task.sides;
         let (directory, name) = self.host.parent(from).map_err(host("reach"))?;
@@ -127,7 +127,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         (directory, name): (&Directory, &[u8]),
     ) -> Result<(), MakeError> {
         match source.link(object, directory, name) {
-            // Not between these file systems, not on this one, or not so many.
+            // Different file systems, no links on this one, or too many of them.
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => {
                 self.copy(i, (source, object), directory, name)
             }
@@ -141,8 +141,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    /// Copies what cannot be linked from where the host has it. A link that was made before has changed that file's times: then its
-    /// bytes are not to be had as those of the scan.
+    /// Copies a file of the host that cannot be linked. An earlier link may have changed its times, so that its content
+    /// cannot be read as that of the scan.
     fn copy(
         &mut self,
         i: usize,
@@ -195,7 +195,7 @@ impl<'w, 'a> Worker<'w, 'a> {
                 make_other(directory, (name, &gone), &wanted, &mut self.lost)?
             }
         };
-        // What nobody comes back to is not kept in mind.
+        // No later step needs a file with one name that is in its place.
         let is_alone = is.file_type() != FileType::Directory && is.links() <= 1 && task.sides.origin(i).is_none();
         if !is_alone || task.plan.asides.contains_key(&i) {
             self.made_as.insert(i, made);
@@ -223,7 +223,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         placed
     }
 
-    /// Lets what was made and what it replaces change names, if that is still what was seen there.
+    /// Exchanges the names of the new object and the old one, if that is still what was seen there.
     pub fn exchange(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let (directory, name) = self.final_place(i)?;
@@ -247,7 +247,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     ) -> Result<(), MakeError> {
         self.check(i, directory.stat(name).map_err(host("look at"))?)?;
         let away = self.task.progress.away(self.path(i));
-        // Its other names lead to something that has changed by this, whatever comes of it.
+        // Its ctime changes, whatever comes of it.
         let seen = self.task.facts.stats.get(i).copied().flatten();
         self.touched.extend(seen.map(|stat| stat.st_ino));
         let made = place.stat(aside).map_err(host("look at"))?.filter(|stat| self.is_made(i, stat));
@@ -262,13 +262,13 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
         place.exchange(aside, directory, name, &away).map_err(host("put back"))?;
         match place.stat(aside) {
-            // One more came in the moment of the exchange.
+            // Something else came in the moment of the exchange.
             Ok(Some(stat)) if !self.is_made(i, &stat) => Err(MakeError::Kept(aside.to_owned())),
             _ => Err(came_out.map_or_else(host("look at"), |_| MakeError::Changed)),
         }
     }
 
-    /// Puts what an exchange took out back, and what was made under its name of ours, if that is still in its place.
+    /// Takes an exchange back, if the new object is still in its place.
     pub fn exchange_back(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let (directory, name) = self.final_place(i)?;
@@ -281,12 +281,12 @@ impl<'w, 'a> Worker<'w, 'a> {
         let away = self.task.progress.away(self.path(i));
         place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
         match place.stat(&aside) {
-            // Something else came there in the moment of the exchange: it gets its place again.
+            // Something else came in the moment of the exchange: it is put back.
             Ok(Some(stat)) if !placed.is_some_and(|placed| Seen::of(&stat).is_still(&placed)) => {
                 place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
                 Err(MakeError::Changed)
             }
-            // An earlier apply may have put it there: it is what was made, and has the name of ours again.
+            // It is the new object, which an earlier apply may have made.
             Ok(Some(stat)) => {
                 self.made_as.entry(i).or_insert(Identity::of(&stat));
                 Ok(())
@@ -295,14 +295,15 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    /// Gives what was made its name.
+    /// Gives the new object its name.
     pub fn enter(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let (directory, name) = self.final_place(i)?;
         place.rename_new(&aside, &directory, &name).map_err(host("name"))
     }
 
-    /// Removes what an exchange took out if it did not change since: another program may still write to it through an open descriptor.
+    /// Removes what an exchange took out, if it did not change since: another program may still write to it through an
+    /// open descriptor.
     pub fn drop_out(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let stat = place.stat(&aside).map_err(host("look at"))?;
@@ -312,7 +313,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         self.remove_at(&place, &aside, stat)
     }
 
-    /// Whether what an exchange took out, now or in an earlier apply, is still what it was, or is gone.
+    /// Whether what an exchange took out, now or in an earlier apply, is unchanged or gone.
     pub fn is_out(&mut self, i: usize) -> Result<bool, MakeError> {
         let (place, aside) = self.aside(i)?;
         let stat = place.stat(&aside).map_err(host("look at"))?;
@@ -322,13 +323,13 @@ impl<'w, 'a> Worker<'w, 'a> {
     pub fn is_out_still(&self, i: usize, stat: Option<&Stat>) -> bool {
         let old = self.task.sides.old(i);
         let is_old = |stat: &Stat| old.is_some_and(|(_, was)| is_as_scanned(stat, was, false));
-        // What an earlier apply with force was to replace.
+        // An earlier apply with force was to replace it.
         let forced = self.task.progress.forced.get(self.path(i));
         let is_forced = |stat: &Stat| forced.is_some_and(|seen| Seen::of(stat).is_still(seen));
         stat.is_none_or(|stat| self.is_seen(i, stat) || is_old(stat) || is_forced(stat))
     }
 
-    /// Whether what was made for a difference is a file that has another name still: to remove this one loses nothing.
+    /// Whether the new object of a difference is a file with another name: its removal loses nothing.
     pub fn has_other_name(&mut self, i: usize, above: Option<&Vec<u8>>) -> bool {
         let place = match above {
             Some(above) => self.aside_in(i, above),
@@ -338,16 +339,17 @@ impl<'w, 'a> Worker<'w, 'a> {
         stat.is_some_and(|stat| stat.st_nlink > 1 && !super::look::is_directory(&stat))
     }
 
-    /// Removes what was made and is not in its place.
+    /// Removes a new object that is not in its place.
     pub fn forget_aside(&mut self, i: usize, above: Option<&Vec<u8>>) -> Result<(), MakeError> {
         let (place, aside) = match above {
             Some(above) => self.aside_in(i, above)?,
             None => self.aside(i)?,
         };
-        // Another name of what is in the place is a link that was made: the guest has the same file there.
+        // A link to what is in the place: the guest has the same file there.
         let there = self.final_place(i).and_then(|(directory, name)| directory.stat(&name).map_err(host("look at")));
         let is_there = |stat: &Stat| matches!(&there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) && stat.st_nlink > 1);
-        // Never what was exchanged for it, or came there from elsewhere. What was in its place before is what was made.
+        // Never the old object, or one that came from elsewhere. What was seen in the place of a difference that is
+        // done is the new object.
         let was_placed = matches!(self.task.plan.verdicts.get(i), Some(Verdict::Done | Verdict::Attributes));
         let is_ours = |stat: &Stat| (was_placed || !self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
         if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
@@ -360,7 +362,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     pub fn remove(&mut self, i: usize) -> Result<(), MakeError> {
         let (directory, name) = self.final_place(i)?;
         let stat = self.check(i, directory.stat(&name).map_err(host("look at"))?)?;
-        // Its other names lead to something that has changed by this, whatever comes of it.
+        // Its ctime changes, whatever comes of it.
         self.touched.insert(stat.st_ino);
         let gone = self.task.progress.gone(self.path(i));
         directory.remove_seen(&name, &gone, |is| is_same(is, &stat))
@@ -368,7 +370,7 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     fn remove_at(&mut self, directory: &Directory, name: &[u8], stat: Option<Stat>) -> Result<(), MakeError> {
         directory.remove(name).map_err(host("remove"))?;
-        // Its other names lead to something that has changed by this.
+        // The ctime of its other names changes.
         self.touched.extend(stat.map(|stat| stat.st_ino));
         Ok(())
     }
@@ -383,7 +385,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(())
     }
 
-    /// Sees to it that what is at a path is what was seen there, which the plan follows from.
+    /// Returns what is at a path, if it is what was seen there, on which the plan relies.
     fn check(&self, i: usize, stat: Option<Stat>) -> Result<Stat, MakeError> {
         let seen = self.task.facts.stats.get(i).copied().flatten();
         let (Some(seen), Some(is)) = (seen, stat) else { return Err(MakeError::Changed) };
@@ -391,7 +393,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         if unchanged { Ok(is) } else { Err(MakeError::Changed) }
     }
 
-    /// Whether something is what was made, or linked, for a difference.
+    /// Whether something is the new object of a difference.
     pub fn is_made(&self, i: usize, stat: &Stat) -> bool {
         self.made_as.get(&i) == Some(&Identity::of(stat))
     }
@@ -401,7 +403,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         seen.is_some_and(|seen| Seen::of(stat).is_still(&Seen::of(&seen)))
     }
 
-    /// Sets the attributes of what is in its place: of what was there, and was not `made` anew, those which the guest changed.
+    /// Sets attributes of what is in its place. Of an object that was there, and is not `made` anew, only those that
+    /// the guest changed.
     pub fn attributes(&mut self, i: usize, made: bool) -> Result<(), MakeError> {
         let sides = self.task.sides;
         let Some((new, is)) = sides.new_inode(i) else { return Ok(()) };
@@ -420,7 +423,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             None => Changed::ALL,
         };
         if !sides.is_directory(i) {
-            // Its other names lead to something that has changed by this.
+            // The ctime of its other names changes.
             self.touched.insert(object.stat.st_ino);
         }
         let inherits = sides.is_directory(i) && !was_there && directory.gives_acl;
@@ -433,7 +436,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         set.map(drop)
     }
 
-    /// Whether what is to get attributes is what was made, linked or seen for it, and as it was then, but for what we did.
+    /// Whether the object that is to get attributes is the one that was made, linked or seen for it, and changed only
+    /// by this apply.
     fn is_as_left(&self, i: usize, stat: &Stat) -> bool {
         let seen = self.task.facts.stats.get(i).copied().flatten();
         let brought = self.brought_as.get(&i).copied();
@@ -451,7 +455,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Identity::of(&known) == Identity::of(stat) && (is == last || (is_touched && is.is_still(&last)))
     }
 
-    /// Sets the time of a directory in which something was done, as the guest has it.
+    /// Sets the time of a directory in which something was done to the guest's.
     pub fn directory_time(&mut self, path: &[u8]) -> Result<(), MakeError> {
         let sides = self.task.sides;
         let Some(new) = sides.guest.lookup(path) else { return Ok(()) };
@@ -475,7 +479,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         set_attributes(target, false, time, &wanted, &mut self.lost).map(drop)
     }
 
-    /// What is to be on the host for a difference. An owner that the guest did not change stays the host's.
+    /// What the host is to have for a difference. An owner that the guest did not change stays the host's.
     fn wanted(&self, i: usize, new: InodeId, is: &Inode) -> Wanted<'a> {
         let sides = self.task.sides;
         let facts = self.task.facts;

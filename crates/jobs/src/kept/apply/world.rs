@@ -1,4 +1,4 @@
-//! A host directory and a guest that changed it, without a machine: for tests of the real planner and executor.
+//! A host directory and a guest that changed it, without a machine: tests run the real planner and executor over them.
 
 mod guest;
 
@@ -34,7 +34,8 @@ use guest::Node;
 /// The time of every file: none is told from another by it.
 pub const TIME: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
 
-/// A value of `security.capability`: version 2, CAP_NET_RAW, effective (`struct vfs_cap_data` of include/uapi/linux/capability.h).
+/// A value of `security.capability`: version 2, CAP_NET_RAW, effective (`struct vfs_cap_data` of
+/// include/uapi/linux/capability.h).
 pub const CAPABILITIES: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Names and nodes.
@@ -279,6 +280,8 @@ impl World {
         memory.0.is_old = true;
         memory.0.left = left_alone(&sides, &plan.verdicts).map(|i| sides.path(i).to_vec()).collect();
         let paths = || (0..chosen.len()).filter(|i| chosen[*i]).map(|i| sides.path(i).to_vec()).collect();
+        // As the record has it when an apply begins; a killed one notes no more of that.
+        memory.0.touched = facts.touched.clone();
         memory.0.forced = forced(&sides, &facts, &plan.verdicts, &memory.0, self.force);
         memory.0.chosen = (!asked.is_empty()).then(paths);
         if let Some(meanwhile) = &self.meanwhile {
@@ -293,7 +296,6 @@ impl World {
             memory.0.durable.extend(durable);
             Ok(())
         });
-        memory.0.touched = attempt.outcome.touched.iter().cloned().collect();
         attempt.died = faults.is_dead();
         let in_doubt = attempt.outcome.in_doubt;
         attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
@@ -301,6 +303,7 @@ impl World {
         memory.0.begun = attempt.died || in_doubt || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
             memory.0.restarted = in_doubt;
+            memory.0.touched = attempt.outcome.touched.clone();
             memory.0.beside = attempt.outcome.beside.clone();
             if !in_doubt {
                 memory.0.forced.clear();

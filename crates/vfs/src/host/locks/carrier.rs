@@ -36,8 +36,8 @@ impl Carrier {
         hold(&self.0).is_writable
     }
 
-    /// Switches to the file of `other`, which has no locks. It takes the shared locks first, which conflict with
-    /// nobody who does not wait already; then those of the old file end.
+    /// Switches to the file of `other`, which has no locks. First it takes the shared locks there, which conflict only with
+    /// programs that wait already; then the locks of the old file end.
     pub fn reopen(&self, other: Carrier) -> Result<(), Errno> {
         let mut open = hold(&self.0);
         let Ok(other) = other.0.into_inner() else { return Ok(()) };

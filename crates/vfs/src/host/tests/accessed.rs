@@ -18,7 +18,7 @@ const AGAIN: HostOptions = HostOptions {
 
 const NONE: HandleId = HandleId(0);
 
-/// Four files, of which the client knows all, and has read their directory.
+/// Four files that the client knows; it has read their directory.
 fn scene() -> (Scene, Vec<NodeId>) {
     let scene = Scene::with(AGAIN);
     for name in ["a", "b", "c", "d"] {
@@ -39,7 +39,7 @@ fn told(scene: &Scene) -> Vec<(String, u64)> {
     told
 }
 
-/// As who has opened the root before.
+/// As a client that has opened the root before.
 fn read_root(scene: &Scene) -> Vec<(String, Option<Entry>)> {
     let (mut all, mut next) = (Vec::new(), 0);
     loop {

@@ -25,7 +25,7 @@ impl Scene {
         fs::metadata(self.path().join(path)).unwrap().ino()
     }
 
-    /// Lists a directory as somebody does who wants to know what is in it.
+    /// Lists a directory with attributes, as a program that walks the tree does.
     fn walk(&self, node: NodeId) {
         self.list(node, usize::MAX, true);
     }
@@ -44,7 +44,7 @@ fn beside(other: &Path) -> PathBuf {
 fn a_few_of_the_directories_that_come_next_are_looked_at() {
     let scene = scene();
     let all: HashSet<u64> = (0..20).map(|number| scene.directory(&format!("d{number}"), 1)).collect();
-    // Who wants names only goes nowhere.
+    // A client that lists names alone does not walk the tree.
     scene.list(NodeId::ROOT, usize::MAX, false);
     assert!(scene.looked_at().is_empty());
     scene.walk(NodeId::ROOT);

@@ -47,7 +47,7 @@ fn directories_are_made_listed_and_removed() {
             assert_eq!(names, expected);
         }
         for (name, node) in scene.list(made.node, 100, true) {
-            // Who alone changes them knows all by now.
+            // A client that alone changes them knows all by now.
             let is_told = !name.starts_with('.') && changes == Changes::Host;
             assert_eq!(node.is_some(), is_told);
             if let Some(node) = node {
@@ -248,7 +248,7 @@ fn files_belong_to_who_makes_them() {
     let theirs = file(&ME, NodeId::ROOT, b"theirs", 0o666, 0);
     assert_eq!((theirs.uid, theirs.gid, theirs.mode & 0o7777), (0, 0, 0o666));
 
-    // A directory whose group new files inherit: its set-group-ID bit is not given to who is not a member.
+    // A directory whose group new files inherit: a creator who is not a member does not get the set-group-ID bit.
     let shared = scene.layer.make_directory(&ME, NodeId::ROOT, b"shared", &NEW_DIRECTORY).unwrap().node;
     let set = SetAttributes { gid: Some(200), ..SetAttributes::default() };
     scene.set(shared, set).unwrap();
@@ -384,7 +384,7 @@ fn what_the_host_changes_is_seen() {
     fs::create_dir(scene.path().join("d")).unwrap();
     scene.file("d/a", "old");
     let (d, a) = (scene.node("d"), scene.node("d/a"));
-    // Another file in its place, of which no descriptor was kept.
+    // Another file in its place; no descriptor of it was kept.
     scene.file("new", "newer");
     fs::rename(scene.path().join("new"), scene.path().join("d/a")).unwrap();
     assert_eq!(scene.attributes(a).unwrap_err(), Errno::STALE);

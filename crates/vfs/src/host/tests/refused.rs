@@ -1,4 +1,4 @@
-//! What gives power to whoever runs or opens it on the host is not left there, whichever way a client takes.
+//! Clients leave nothing on the host that gives power to those who run or open it, in whichever way they try.
 
 use std::os::unix::fs::MetadataExt;
 

@@ -39,7 +39,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Files in directories of which none can be written to.
+/// Files in directories that cannot be written to.
 fn closed(place: &Path) -> Scene {
     let directory = tempfile::tempdir_in(place).unwrap();
     let lower = directory.path().join("lower");
@@ -162,7 +162,7 @@ fn nobody_sees_a_closed_directory_open() {
             // The first time it is refused.
             if (call, name) == ("create", b"new") && tries.fetch_add(1, Ordering::SeqCst) == 1 {
                 go.send(()).unwrap();
-                // Enough for who does not wait to see what he is not to see.
+                // Enough time for a thread that does not wait to see what it must not see.
                 std::thread::sleep(Duration::from_millis(50));
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Copies of what is below: whose they are, when they are durable, and who waits for them.
+//! Copy-up: who owns the copies, when they are durable, and which calls wait for them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -113,7 +113,7 @@ fn a_copy_is_durable_before_it_hides_its_original() {
     };
     let (synced, linked) = order(&hold(&calls));
     assert!(synced.is_some() && synced < linked, "{:?}", hold(&calls));
-    // Also by who has had it open since before.
+    // Also through a handle that was opened before.
     hold(&calls).clear();
     assert_eq!(scene.overlay.fsync(&ME, a, reading, false), Ok(()));
     assert!(hold(&calls).contains(&"fsync"), "{:?}", hold(&calls));
@@ -155,7 +155,7 @@ impl Gate {
     }
 }
 
-/// An overlay of which each first piece of `a` waits, and the offsets that are read.
+/// An overlay in which the first piece of each copy of `a` waits, and the offsets that are read.
 fn gated(size: usize) -> (Scene, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     let Scene { directory, .. } = Scene::new();
     fs::write(directory.path().join("lower/a"), vec![b'a'; size]).unwrap();
@@ -192,7 +192,7 @@ fn all_else_goes_on_while_a_file_is_copied() {
         scene.unlink("d", "b").unwrap();
         assert_eq!(scene.names("d"), ["e", "file"]);
         assert_eq!(scene.overlay.attributes(&ME, a, None).unwrap().size, 3 << 20);
-        // Who wants the same file waits, until nobody wants the answer any more.
+        // Another request for the same file waits until it is answered or interrupted.
         let (started, has_started) = mpsc::channel();
         let waiting = scope.spawn(move || {
             let interrupted = || {

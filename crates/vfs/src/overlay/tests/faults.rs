@@ -298,7 +298,7 @@ fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
 #[test]
 fn so_is_a_change_in_directories_that_their_owner_cannot_write_to() {
     const CLOSED: [&str; 8] = ["dir", "merged", "emptied", "gone-dir/deep", "gone-dir", "opaque", "shared", ""];
-    // All that is done in one of them, and some of the renames, of which there are many.
+    // Every operation in one of them; some of the renames, because there are many.
     let is_of_interest = |what: &str| match what.split(' ').collect::<Vec<_>>()[..] {
         ["rename", from, to, _] => {
             ["merged/b", "up", "up-dir", "link"].contains(&from)

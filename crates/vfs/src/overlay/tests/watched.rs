@@ -1,4 +1,4 @@
-//! A layer of which each call is seen, and may be refused, before it is made.
+//! A layer that shows each call to the test, which may refuse it, before the call is made.
 
 use std::os::fd::OwnedFd;
 
@@ -75,15 +75,15 @@ impl FileSystem for Watched {
         (self.watch)("rename", new_name)?;
         self.below.rename(context, parent, name, new_parent, new_name, flags)
     }
-    fn open(&self, context: C<'_, '_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: C<'_, '_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         (self.watch)("open", b"")?;
         self.below.open(context, node, flags)
     }
-    fn create(&self, context: C<'_, '_>, parent: NodeId, name: &[u8], new: &NewNode, flags: u32) -> Result<(Entry, Opened), Errno> {
+    fn create(&self, context: C<'_, '_>, parent: NodeId, name: &[u8], new: &NewNode, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
         (self.watch)("create", name)?;
         self.below.create(context, parent, name, new, flags)
     }
-    fn create_unnamed(&self, context: C<'_, '_>, parent: NodeId, new: &NewNode, flags: u32) -> Result<(Entry, Opened), Errno> {
+    fn create_unnamed(&self, context: C<'_, '_>, parent: NodeId, new: &NewNode, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
         (self.watch)("create unnamed", b"")?;
         self.below.create_unnamed(context, parent, new, flags)
     }

@@ -1,4 +1,4 @@
-//! The guest of a [`World`]: what it does to files, and the tree that comes of it.
+//! The guest of a [`World`]: its changes to files, and the tree that they give.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
