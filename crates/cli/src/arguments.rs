@@ -94,13 +94,43 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_is_of_a_command_unless_its_first_word_is_one_of_ours() {
+        let parse = |words: &[&str]| {
+            let words = [&["inarch", "trace"], words].concat();
+            match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
+                Ok(Command::Trace(arguments)) => arguments,
+                other => panic!("{other:?}"),
+            }
+        };
+        for (words, command) in [
+            (&["--", "diff", "a", "b"][..], &["diff", "a", "b"][..]),
+            (&["make", "diff", "a", "b"], &["make", "diff", "a", "b"]),
+            (&["-q", "ls", "--json", "-0"], &["ls", "--json", "-0"]),
+            (&["-q", "--", "why"], &["why"]),
+        ] {
+            let arguments = parse(words);
+            assert!(arguments.stored.is_none() && arguments.command == *command, "{words:?}: {arguments:?}");
+        }
+        for words in [&["diff", "a", "b"][..], &["files", "-0", "a"], &["why", "/x", "a"]] {
+            let arguments = parse(words);
+            assert!(arguments.stored.is_some() && arguments.command.is_empty(), "{words:?}: {arguments:?}");
+        }
+        for words in [&[][..], &["-q"], &["diff", "a"], &["--hash", "ls"], &["--strict", "ls"]] {
+            let words = [&["inarch", "trace"], words].concat();
+            assert!(Arguments::try_parse_from(words.clone()).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
     fn every_help_has_one_form() {
         let below = |command: &clap::Command| command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
         let root = Arguments::command();
         let commands: Vec<String> = below(&root);
-        let servers: Vec<String> = below(root.find_subcommand("serve").unwrap());
-        let paths = commands.into_iter().map(|name| vec![name]);
-        let paths = paths.chain(servers.into_iter().map(|name| vec!["serve".to_owned(), name]));
+        let further = ["serve", "trace"].into_iter().flat_map(|command| {
+            let names: Vec<String> = below(root.find_subcommand(command).unwrap());
+            names.into_iter().map(move |name| vec![command.to_owned(), name])
+        });
+        let paths = commands.into_iter().map(|name| vec![name]).chain(further);
         for path in paths.chain([Vec::new()]) {
             let help = |option: &str, width: usize| {
                 let words = ["inarch"].into_iter().chain(path.iter().map(String::as_str)).chain([option]);

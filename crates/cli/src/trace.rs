@@ -1,5 +1,7 @@
 //! `inarch trace`.
 
+pub mod stored;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,25 +12,35 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use inarch_jobs::trace::{self, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest};
+use inarch_jobs::trace::{
+    self, Compared, Expectations, Ignored, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest,
+};
 use inarch_jobs::{Events, WholeFile, shown};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
 
 use crate::output::complain;
 use crate::sandbox::SandboxArgument;
+use stored::StoredCommand;
 
 /// Options of `inarch trace`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
-  inarch trace make                        what did it read, and what did it write?
+  inarch trace make                        what did it read and make?
   inarch trace -o hello.d -- cc -o hello hello.c
   inarch trace --json trace.json -- ./configure
+  inarch trace --expect sources.txt make   does it read anything else?
 
 The command sees this machine's files through a private mount and works on the files themselves. Its status is the \
-command's; 125 if it was not traced, 126 or 127 if it could not be executed.")]
+command's; 1 if that is 0 and --expect finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
+'inarch trace -- diff A B' runs diff(1).")]
 pub struct TraceArguments {
+    /// What to do with traces, instead.
+    #[command(subcommand)]
+    pub stored: Option<StoredCommand>,
+
     /// Write dependencies for make and ninja to FILE: a rule for what the command made, or for --target
     #[arg(short = 'o', long = "depfile", value_name = "FILE")]
     pub depfile: Option<PathBuf>,
@@ -49,6 +61,22 @@ pub struct TraceArguments {
     #[arg(long, requires = "json")]
     pub by_process: bool,
 
+    /// Leave out what GLOB matches: names, or with a slash whole paths; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub ignore: Vec<String>,
+
+    /// Add SHA-256 digests of the files that were read and made to the JSON
+    #[arg(long, requires = "json")]
+    pub hash: bool,
+
+    /// Fail if files are read that FILE does not list: paths and globs, one on each line
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+
+    /// Fail too if what FILE lists is not used
+    #[arg(long, requires = "expect")]
+    pub strict: bool,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -63,7 +91,27 @@ pub struct TraceArguments {
 
 /// Traces a command.
 pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
-    let TraceArguments { depfile, target, json, outside, by_process, sandbox, quiet, command } = arguments;
+    let TraceArguments {
+        stored,
+        depfile,
+        target,
+        json,
+        outside,
+        by_process,
+        ignore,
+        hash,
+        expect,
+        strict,
+        sandbox,
+        quiet,
+        command,
+    } = arguments;
+    if let Some(stored) = stored {
+        return stored::run(stored);
+    }
+    let base = std::env::current_dir().context("the working directory")?;
+    let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow::anyhow!("--ignore: {error}"))?;
+    let expected = expect.as_ref().map(|list| Expectations::read(list, &base)).transpose()?;
     // What cannot be written is known before the command has run.
     let open = |path: &PathBuf| WholeFile::create(path);
     let depfile = depfile.as_ref().map(open).transpose()?;
@@ -73,6 +121,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         command,
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
         outside: outside.collect::<Result<_, _>>()?,
+        ignored,
         sandbox: sandbox.into(),
     };
     let events = Events::new(move |event| match event {
@@ -81,7 +130,6 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         TraceEvent::Waiting { .. } if quiet => {}
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
-    let base = std::env::current_dir().context("the working directory")?;
     let signals = signal_hook::iterator::Signals::new([ENDING, &JOB_CONTROL].concat())?;
     let handle = trace::start(request, events).map_err(inarch_jobs::JobError::from)?;
     pass_on(signals, &handle);
@@ -92,16 +140,30 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         }
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
+    if depfile.is_none() && json.is_none() && expected.is_none() && !quiet {
+        write_summary(&report, &base);
+    }
     if let Some(file) = depfile {
         write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
             .context("the dependency file")?;
-    } else if json.is_none() && !quiet {
-        write_summary(&report, &base);
     }
     if let Some(file) = json {
-        write(file, |out| trace::lines(&report, out)).context("the trace")?;
+        write(file, |out| trace::lines(&report, hash, out)).context("the trace")?;
     }
-    Ok(code(report.status))
+    let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
+    Ok(if report.status.success() && !is_as_expected { ExitCode::FAILURE } else { code(report.status) })
+}
+
+/// Says what was not as expected; whether nothing was that counts.
+fn told(compared: &Compared, strict: bool, quiet: bool) -> bool {
+    let Compared { undeclared, unused } = compared;
+    for path in undeclared {
+        complain(format_args!("undeclared: {}", shown(path)));
+    }
+    for path in unused.iter().filter(|_| strict || !quiet) {
+        complain(format_args!("unused: {}", shown(path)));
+    }
+    undeclared.is_empty() && (unused.is_empty() || !strict)
 }
 
 /// Signals after which the trace waits for nothing but the command.

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use inarch_vfs::{Access, AccessKind, AccessSink, FileSystem, RecordLevel, Recorder, Recording};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::JobError;
 use crate::kept::Bytes;
@@ -60,13 +60,13 @@ struct Said<'a> {
 }
 
 /// See [`inarch_vfs::Identity`].
-#[derive(Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    inode: u64,
-    mode: u32,
-    size: u64,
+    pub inode: u64,
+    pub mode: u32,
+    pub size: u64,
     /// Seconds and nanoseconds.
-    mtime: (i64, u32),
+    pub mtime: (i64, u32),
 }
 
 impl From<inarch_vfs::Identity> for Identity {

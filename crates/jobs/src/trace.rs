@@ -8,10 +8,16 @@
 //!    at, or missing, and what the command left there.
 //! 4. When the last process is gone there is a [`TraceReport`].
 
+mod content;
 mod depfile;
+mod descriptors;
+mod difference;
+mod globs;
 mod handle;
+mod line_error;
 mod lines;
 mod serve;
+mod stored;
 mod touched;
 mod view;
 
@@ -20,9 +26,14 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 pub use depfile::depfile;
+pub use descriptors::Inherited;
+pub use difference::{Difference, differences};
+pub use globs::{Compared, Expectations, GlobError, Ignored};
 pub use handle::{TraceEvent, TraceHandle, start};
 pub use inarch_vfs::RecordLevel;
+pub use line_error::LineError;
 pub use lines::lines;
+pub use stored::{StoredInput, StoredOutput, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
 
@@ -39,6 +50,8 @@ pub struct TraceRequest {
     pub level: RecordLevel,
     /// Paths that lead past the recorder, besides those that always do: absolute, without symbolic links.
     pub outside: Vec<PathBuf>,
+    /// Paths that are recorded, but left out of the report.
+    pub ignored: Ignored,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
@@ -46,7 +59,8 @@ pub struct TraceRequest {
 impl TraceRequest {
     /// Of this command, by default options.
     pub fn new(command: Vec<OsString>) -> TraceRequest {
-        TraceRequest { command, level: RecordLevel::Command, outside: Vec::new(), sandbox: Sandbox::default() }
+        let (outside, ignored) = (Vec::new(), Ignored::default());
+        TraceRequest { command, level: RecordLevel::Command, outside, ignored, sandbox: Sandbox::default() }
     }
 }
 
@@ -59,6 +73,8 @@ pub struct TraceReport {
     pub touched: Touched,
     /// Paths whose content was not recorded.
     pub outside: Vec<PathBuf>,
+    /// Open files that the command was given, which were not recorded either.
+    pub inherited: Vec<Inherited>,
     /// The number of distinct accesses; with processes, of all.
     pub accesses: u64,
 }

@@ -7,9 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use serde::Serialize;
 
 use super::TraceReport;
-use super::touched::{Input, Output};
+use super::content::{Content, content};
+use super::touched::{Change, Input, Output};
 use crate::kept::Bytes;
 use crate::record::{Identity, error_name};
+
+/// The version of this format.
+pub(super) const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Serialize)]
@@ -32,6 +36,8 @@ struct InputLine<'l> {
     names: Option<Vec<Bytes>>,
     #[serde(flatten)]
     identity: Option<Identity>,
+    #[serde(flatten)]
+    content: Option<Content>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'l str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,11 +52,15 @@ struct OutputLine {
     directory: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pids: Vec<u32>,
+    #[serde(flatten)]
+    content: Option<Content>,
 }
 
 #[derive(Serialize)]
 struct OutsideLine {
     outside: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    descriptor: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -59,13 +69,14 @@ struct End {
 }
 
 /// Writes a line for each input, each output, and each path whose content was not recorded. The first line has the
-/// command's status; the last one says that the trace is complete.
+/// command's status; the last one says that the trace is complete. With `digests` the files of inputs whose content was used
+/// and of outputs that are there are read, and have a SHA-256 digest.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn lines(report: &TraceReport, out: &mut dyn Write) -> io::Result<()> {
+pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Result<()> {
     let (status, signal) = (report.status.code(), report.status.signal());
-    line(out, &Start { trace: 1, status, signal, accesses: report.accesses })?;
+    line(out, &Start { trace: VERSION, status, signal, accesses: report.accesses })?;
     for input in report.touched.inputs() {
         let error = input.error.map(error_name);
         let identity = input.identity.map(Identity::from);
@@ -73,16 +84,26 @@ pub fn lines(report: &TraceReport, out: &mut dyn Write) -> io::Result<()> {
         let pids = input.processes().collect();
         let Input { path, target, .. } = input;
         let uses = input.uses().map(super::Use::name).collect();
-        let (input, target) = (Bytes::path(path), target.map(Bytes::path));
-        line(out, &InputLine { input, uses, target, names, identity, error: error.as_deref(), pids })?;
+        let (input_path, target) = (Bytes::path(path), target.map(Bytes::path));
+        // Without an identity the first access to its content changed it.
+        let changed = Content { sha256: None, changed: true };
+        let known = |recorded| content(path, Some(recorded));
+        let content = (digests && input.is_content()).then(|| input.identity.map_or(changed, known));
+        let error = error.as_deref();
+        line(out, &InputLine { input: input_path, uses, target, names, identity, content, error, pids })?;
     }
     for output in report.touched.outputs() {
         let pids = output.processes().collect();
         let Output { path, change, is_directory: directory, .. } = output;
-        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory, pids })?;
+        let is_file = matches!(change, Change::Made | Change::Written) && !directory;
+        let content = (digests && is_file).then(|| content(path, None));
+        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory, content, pids })?;
     }
     for path in &report.outside {
-        line(out, &OutsideLine { outside: Bytes::path(path) })?;
+        line(out, &OutsideLine { outside: Bytes::path(path), descriptor: None })?;
+    }
+    for super::Inherited { descriptor, path } in &report.inherited {
+        line(out, &OutsideLine { outside: Bytes::path(path), descriptor: Some(*descriptor) })?;
     }
     line(out, &End { end: true })
 }

@@ -20,6 +20,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CapabilitySet, capabilities};
 use tempfile::TempDir;
 
+use super::descriptors::inherited;
 use super::handle::{Duty, TraceEvent, handle_of};
 use super::touched::Touched;
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
@@ -41,6 +42,7 @@ const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, TraceError> {
     let outside = outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect());
     let setup = |what| move |error: io::Error| LifecycleError::Setup { what, error };
+    let inherited = inherited(&outside).map_err(setup("a list of the open files"))?;
     let name = format!("inarch-trace-{}-{:016x}", std::process::id(), unknown_number());
     let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(setup("a socket"))?;
@@ -70,7 +72,10 @@ pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, 
     if let Some((status, reason)) = failure {
         return Err(TraceError::NotExecuted { status, reason });
     }
-    served.finish(status, &namespace, outside, duty)
+    let (touched, accesses) = served.finish(&namespace, duty)?;
+    let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
+    let touched = touched.without(|path| is_outside(path) || request.ignored.is_ignored(path));
+    Ok(TraceReport { status, touched, outside, inherited, accesses })
 }
 
 /// A number that nobody else can know.
@@ -248,14 +253,9 @@ impl Served {
         Ok(Served { recording, writer, session, ended: ended.into() })
     }
 
-    /// Waits until the last process has left the view, or until the trace is stopped.
-    fn finish(
-        self,
-        status: ExitStatus,
-        namespace: &Path,
-        outside: Vec<PathBuf>,
-        duty: &Duty,
-    ) -> Result<TraceReport, TraceError> {
+    /// Waits until the last process has left the view, or until the trace is stopped. Returns what was touched, and the number of
+    /// accesses.
+    fn finish(self, namespace: &Path, duty: &Duty) -> Result<(Touched, u64), TraceError> {
         let mut polled = [PollFd::new(&self.ended, PollFlags::IN)];
         if poll(&mut polled, Some(&GRACE)) == Ok(0) {
             duty.events.emit(TraceEvent::Waiting { processes: processes_in(namespace) });
@@ -267,8 +267,7 @@ impl Served {
         }
         self.recording.end();
         let written = self.writer.join().map_err(|_| LifecycleError::Panicked)?;
-        let (touched, accesses) = written.map_err(LifecycleError::Wait)?;
-        Ok(TraceReport { status, touched: touched.within(&outside), outside, accesses })
+        Ok(written.map_err(LifecycleError::Wait)?)
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed};
 use places::{Name, Places, Put, beneath};
@@ -313,11 +313,10 @@ impl Touched {
         outputs.into_values()
     }
 
-    /// Without what is at or beneath `outside`.
-    pub(super) fn within(mut self, outside: &[PathBuf]) -> Touched {
-        let is_inside = |path: &Name| !outside.iter().any(|outside| shown_path(path).starts_with(outside));
-        self.known.retain(|path, _| is_inside(path));
-        self.places.retain(is_inside);
+    /// Without some paths.
+    pub(super) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
+        self.known.retain(|path, _| !is_left_out(shown_path(path)));
+        self.places.retain(|path| !is_left_out(shown_path(path)));
         self
     }
 

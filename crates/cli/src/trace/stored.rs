@@ -1,0 +1,161 @@
+//! The commands that read a trace: `inarch trace diff`, `files` and `why`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use inarch_jobs::shown;
+use inarch_jobs::trace::{Difference, StoredInput, StoredTrace, differences};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::apply::cleaned;
+use crate::output::{answer, answer_with, complain};
+
+/// What to do with traces.
+#[derive(Subcommand, Debug)]
+pub enum StoredCommand {
+    /// Compare two traces
+    Diff(DiffArguments),
+    /// List the files that a command used
+    Files(FilesArguments),
+    /// Say what a command used a path for
+    Why(WhyArguments),
+}
+
+/// Options of `inarch trace diff`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch trace diff yesterday.json today.json
+  inarch trace diff --json a.json b.json | jq -r '.[].path'
+
+A line for each path: - only in A, + only in B, ~ in both, with what differs. If both traces have digests (--hash), \
+times do not count. 'inarch trace -- diff A B' traces diff(1).")]
+pub struct DiffArguments {
+    /// A trace, as --json wrote it
+    pub a: PathBuf,
+
+    /// Another one
+    pub b: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `inarch trace files`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch trace files trace.json
+  inarch trace files -0 trace.json > list
+  inarch image / --only list -o - --format tar > app.tar
+
+Files, symbolic links and directories that were there before the command, by absolute path. A directory that leads to \
+another of these paths is left out.")]
+pub struct FilesArguments {
+    /// The trace, as --json wrote it
+    pub trace: PathBuf,
+
+    /// End each path with NUL instead of a line break
+    #[arg(short = '0', long)]
+    pub null: bool,
+}
+
+/// Options of `inarch trace why`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch trace why /etc/passwd trace.json
+  inarch trace why ../include/config.h trace.json")]
+pub struct WhyArguments {
+    /// The path
+    pub path: PathBuf,
+
+    /// The trace, as --json wrote it
+    pub trace: PathBuf,
+}
+
+/// Answers from traces.
+pub fn run(command: StoredCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        StoredCommand::Diff(DiffArguments { a, b, json }) => {
+            let found = differences(&StoredTrace::read(&a)?, &StoredTrace::read(&b)?);
+            if json {
+                answer(serde_json::to_string_pretty(&found)? + "\n")?;
+            } else {
+                answer(found.iter().map(line).collect::<String>())?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        StoredCommand::Files(FilesArguments { trace, null }) => {
+            let trace = StoredTrace::read(&trace)?;
+            let files = trace.files();
+            let break_in = files.iter().find(|path| !null && path.as_os_str().as_bytes().contains(&b'\n'));
+            if let Some(path) = break_in {
+                anyhow::bail!("{}: a path with a line break; use -0", shown(path));
+            }
+            answer_with(|out| {
+                files.iter().try_for_each(|path| {
+                    out.write_all(path.as_os_str().as_bytes())?;
+                    out.write_all(if null { b"\0" } else { b"\n" })
+                })
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        StoredCommand::Why(WhyArguments { path, trace }) => why(&path, &StoredTrace::read(&trace)?),
+    }
+}
+
+fn line(difference: &Difference) -> String {
+    let Difference { path, what, only, details } = difference;
+    let sign = match only {
+        Some('a') => '-',
+        Some(_) => '+',
+        None => '~',
+    };
+    format!("{sign} {what}  {}  ({})\n", shown(path), details.join(", "))
+}
+
+/// The status is 1 if the command did not touch the path.
+fn why(path: &Path, trace: &StoredTrace) -> anyhow::Result<ExitCode> {
+    let named = cleaned(&std::env::current_dir().context("there is no current directory; go to another")?.join(path));
+    // The trace has what symbolic links led to.
+    let leads_to = named.canonicalize().ok().filter(|other| *other != named);
+    let lines: Vec<String> =
+        [Some(named.clone()), leads_to].into_iter().flatten().flat_map(|path| uses(&path, trace)).collect();
+    if !lines.is_empty() {
+        answer(lines.concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let outside = trace.outside.iter().find(|outside| named.starts_with(outside));
+    let absent = |above: &&Path| trace.inputs.get(*above).is_some_and(|input| !input.was_there());
+    complain(match (outside, named.ancestors().skip(1).find(absent)) {
+        (Some(outside), _) => format!("{}: not recorded, as all of {}", shown(&named), shown(outside)),
+        (_, Some(above)) => format!("{}: not touched; {} was not there", shown(&named), shown(above)),
+        _ => format!("{}: not touched", shown(&named)),
+    });
+    Ok(ExitCode::from(1))
+}
+
+/// A line for what a path was used for, and one for what became of it.
+fn uses(path: &Path, trace: &StoredTrace) -> Vec<String> {
+    let input = trace.inputs.get(path).map(|input| format!("{}: {}\n", shown(path), used(input)));
+    let output = trace.outputs.get(path).map(|output| format!("{}: {}\n", shown(path), output.change));
+    input.into_iter().chain(output).collect()
+}
+
+fn used(input: &StoredInput) -> String {
+    let mut text = input.uses.join(", ");
+    if let Some(target) = &input.target {
+        text += &format!("; leads to {}", shown(target));
+    }
+    if let Some(error) = &input.error {
+        text += &format!("; {error}");
+    }
+    if let Some(size) = input.size() {
+        text += &format!("; {size} bytes");
+    }
+    text
+}

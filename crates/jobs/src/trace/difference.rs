@@ -1,0 +1,175 @@
+//! Compares two traces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::stored::{StoredInput, StoredOutput, StoredTrace};
+use crate::kept::Bytes;
+
+/// What differs between two traces at one path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The path.
+    #[serde(serialize_with = "as_bytes")]
+    pub path: PathBuf,
+    /// `input` or `output`.
+    pub what: &'static str,
+    /// `a` or `b` if only that trace has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only: Option<char>,
+    /// What it was used for or what became of it, if only one has it; otherwise what differs.
+    pub details: Vec<String>,
+}
+
+fn as_bytes<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    Bytes::path(path).serialize(serializer)
+}
+
+/// What differs between `a` and `b`: inputs and then outputs, by path.
+pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
+    let mut found = compare("input", &a.inputs, &b.inputs, |input| input.uses.clone(), of_inputs);
+    found.extend(compare("output", &a.outputs, &b.outputs, |output| vec![output.change.clone()], of_outputs));
+    found
+}
+
+fn compare<T>(
+    what: &'static str,
+    a: &BTreeMap<PathBuf, T>,
+    b: &BTreeMap<PathBuf, T>,
+    alone: impl Fn(&T) -> Vec<String>,
+    both: impl Fn(&T, &T) -> Vec<String>,
+) -> Vec<Difference> {
+    let paths: BTreeSet<&PathBuf> = a.keys().chain(b.keys()).collect();
+    let difference = |path: &PathBuf| {
+        let (only, details) = match (a.get(path), b.get(path)) {
+            (Some(own), None) => (Some('a'), alone(own)),
+            (None, Some(own)) => (Some('b'), alone(own)),
+            (Some(a), Some(b)) => (None, both(a, b)),
+            (None, None) => return None,
+        };
+        let is_one = only.is_some() || !details.is_empty();
+        is_one.then(|| Difference { path: path.clone(), what, only, details })
+    };
+    paths.into_iter().filter_map(difference).collect()
+}
+
+fn of_inputs(a: &StoredInput, b: &StoredInput) -> Vec<String> {
+    let mut details = Vec::new();
+    let mut text = |what: &str, a: String, b: String| {
+        if a != b {
+            details.push(format!("{what} {a} -> {b}"));
+        }
+    };
+    let uses = |input: &StoredInput| if input.uses.is_empty() { "none".to_owned() } else { input.uses.join(",") };
+    text("uses", uses(a), uses(b));
+    let error = |input: &StoredInput| input.error.clone().unwrap_or_else(|| "none".to_owned());
+    text("error", error(a), error(b));
+    let (Some(was), Some(is)) = (a.identity, b.identity) else { return details };
+    text("mode", format!("{:o}", was.mode), format!("{:o}", is.mode));
+    if let (Some(a), Some(b)) = (&a.target, &b.target) {
+        text("target", crate::text::shown(a), crate::text::shown(b));
+    }
+    // Whoever adds a name to a directory changes its size and time, too.
+    let is_directory = a.is(libc::S_IFDIR) && b.is(libc::S_IFDIR);
+    match (&a.names, &b.names) {
+        (Some(a), Some(b)) if is_directory => details.extend(of_names(a, b)),
+        _ if is_directory && !(a.is_used_for("listed") && b.is_used_for("listed")) => {}
+        _ => match (&a.content.sha256, &b.content.sha256) {
+            (Some(a), Some(b)) if a == b => {}
+            (Some(_), Some(_)) => details.push("content".to_owned()),
+            _ => {
+                text("size", was.size.to_string(), is.size.to_string());
+                if was.mtime != is.mtime {
+                    details.push("time".to_owned());
+                }
+                if was.inode != is.inode {
+                    details.push("inode".to_owned());
+                }
+            }
+        },
+    }
+    details
+}
+
+/// The names that only one directory has.
+fn of_names(a: &[Vec<u8>], b: &[Vec<u8>]) -> Option<String> {
+    let [was, is] = [a, b].map(|names| names.iter().collect::<BTreeSet<_>>());
+    let (gone, new) = (was.difference(&is).count(), is.difference(&was).count());
+    (gone + new > 0).then(|| format!("names -{gone} +{new}"))
+}
+
+fn of_outputs(a: &StoredOutput, b: &StoredOutput) -> Vec<String> {
+    let mut details = Vec::new();
+    if a.change != b.change {
+        details.push(format!("{} -> {}", a.change, b.change));
+    }
+    if let (Some(a), Some(b)) = (&a.content.sha256, &b.content.sha256)
+        && a != b
+    {
+        details.push("content".to_owned());
+    }
+    details
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::Content;
+    use super::*;
+    use crate::record::Identity;
+
+    fn file(mode: u32, size: u64, sha256: Option<&str>) -> StoredInput {
+        StoredInput {
+            uses: vec!["read".to_owned()],
+            identity: Some(Identity { inode: size, mode, size, mtime: (size as i64, 0) }),
+            content: Content { sha256: sha256.map(str::to_owned), changed: false },
+            ..StoredInput::default()
+        }
+    }
+
+    fn details(a: StoredInput, b: StoredInput) -> Vec<String> {
+        of_inputs(&a, &b)
+    }
+
+    #[test]
+    fn a_digest_counts_more_than_a_time() {
+        let (regular, directory) = (libc::S_IFREG | 0o644, libc::S_IFDIR | 0o755);
+        assert_eq!(details(file(regular, 1, None), file(regular, 2, None)), ["size 1 -> 2", "time", "inode"]);
+        assert_eq!(details(file(regular, 1, Some("0")), file(regular, 2, Some("0"))), [""; 0]);
+        assert_eq!(details(file(regular, 1, Some("0")), file(regular, 1, Some("1"))), ["content"]);
+        assert_eq!(details(file(regular, 1, None), file(regular | 0o111, 1, None)), ["mode 100644 -> 100755"]);
+        let named = |size, names: &[&[u8]]| StoredInput {
+            names: Some(names.iter().map(|name| name.to_vec()).collect()),
+            ..file(directory, size, None)
+        };
+        assert_eq!(details(named(1, &[b"a", b"b"]), named(2, &[b"a", b"c"])), ["names -1 +1"]);
+        assert_eq!(details(named(1, &[b"a", b"b"]), named(2, &[b"b", b"a"])), [""; 0]);
+        assert_eq!(details(file(directory, 1, None), file(directory, 2, None)), [""; 0]);
+    }
+
+    #[test]
+    fn what_only_one_has_is_told() {
+        let (mut a, mut b) = (StoredTrace::default(), StoredTrace::default());
+        let absent = StoredInput { uses: vec!["absent".to_owned()], ..StoredInput::default() };
+        for (path, input) in [("/both", file(libc::S_IFREG, 1, None)), ("/a", absent.clone()), ("/new", absent)] {
+            a.inputs.insert(path.into(), input);
+        }
+        b.inputs.insert("/both".into(), file(libc::S_IFREG, 1, None));
+        b.inputs.insert("/new".into(), file(libc::S_IFREG, 1, None));
+        b.outputs.insert("/b".into(), StoredOutput { change: "made".to_owned(), ..StoredOutput::default() });
+        let told = |path: &str, what, only, details: &[&str]| Difference {
+            path: path.into(),
+            what,
+            only,
+            details: details.iter().map(|detail| (*detail).to_owned()).collect(),
+        };
+        let expected = [
+            told("/a", "input", Some('a'), &["absent"]),
+            told("/new", "input", None, &["uses absent -> read"]),
+            told("/b", "output", Some('b'), &["made"]),
+        ];
+        assert_eq!(differences(&a, &b), expected);
+        assert_eq!(differences(&a, &a), []);
+    }
+}
