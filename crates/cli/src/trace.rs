@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::thread;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use clap::Args;
 use inarch_jobs::trace::{
     self, Compared, Expectations, Ignored, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest,
@@ -109,14 +109,15 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if let Some(stored) = stored {
         return stored::run(stored);
     }
-    let base = std::env::current_dir().context("the working directory")?;
-    let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow::anyhow!("--ignore: {error}"))?;
+    let base = std::env::current_dir().map_err(|error| anyhow!("the working directory: {error}"))?;
+    let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow!("--ignore: {error}"))?;
     let expected = expect.as_ref().map(|list| Expectations::read(list, &base)).transpose()?;
     // What cannot be written is known before the command has run.
     let open = |path: &PathBuf| WholeFile::create(path);
     let depfile = depfile.as_ref().map(open).transpose()?;
     let json = json.as_ref().map(open).transpose()?;
-    let outside = outside.iter().map(|path| path.canonicalize().with_context(|| format!("--outside {}", shown(path))));
+    let outside =
+        outside.iter().map(|path| path.canonicalize().map_err(|error| anyhow!("--outside {}: {error}", shown(path))));
     let request = TraceRequest {
         command,
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
@@ -145,10 +146,10 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     }
     if let Some(file) = depfile {
         write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
-            .context("the dependency file")?;
+            .map_err(|error| anyhow!("the dependency file: {error}"))?;
     }
     if let Some(file) = json {
-        write(file, |out| trace::lines(&report, hash, out)).context("the trace")?;
+        write(file, |out| trace::lines(&report, hash, out)).map_err(|error| anyhow!("the trace: {error}"))?;
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
     Ok(if report.status.success() && !is_as_expected { ExitCode::FAILURE } else { code(report.status) })

@@ -37,9 +37,9 @@ pub use stored::{StoredInput, StoredOutput, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
 
-use crate::PathError;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::Sandbox;
+use crate::path_error::PathError;
 
 /// What to trace.
 #[derive(Clone, Debug)]

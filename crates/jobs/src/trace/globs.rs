@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::{LineError, Touched};
-use crate::PathError;
+use crate::path_error::PathError;
 
 /// A pattern that is no glob.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::PathError;
+use crate::path_error::PathError;
 use crate::text::shown;
 
 /// Why a list or a trace is not read.

@@ -25,11 +25,11 @@ use super::handle::{Duty, TraceEvent, handle_of};
 use super::touched::Touched;
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::PathError;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::guard::{Guard, Guarded};
+use crate::path_error::PathError;
 use crate::record::processes::Processes;
 
 /// Smaller files that are only read go through the kernel's cache of the view: see the mount's.

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::LineError;
 use super::content::Content;
 use super::lines::VERSION;
-use crate::PathError;
 use crate::kept::Bytes;
+use crate::path_error::PathError;
 use crate::record::Identity;
 
 /// The longest line, in bytes: one with the names in a directory.
