@@ -1,7 +1,7 @@
 //! File leases (fcntl(2), `F_SETLEASE`): a process that opens the file for writing or truncates it waits until the lease
 //! is released.
 //!
-//! The kernel tells the holder of a lease by a signal. Here a thread of the lease's own receives it: it blocks the signal and reads it
+//! The kernel signals the holder of a lease that somebody waits, and breaks the lease after 45 seconds. Here a thread of the lease's own receives it: it blocks the signal and reads it
 //! from a signalfd(2). So the process has no signal handler for it, and no other thread of it is interrupted.
 
 #![allow(unsafe_code, reason = "signalfd(2), signal masks, and commands of fcntl(2) that no library wraps")]

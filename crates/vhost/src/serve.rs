@@ -1,4 +1,4 @@
-//! Turns listening and connected sockets into served connections.
+//! Serves a device to one vhost-user front end at a time: on a connected socket, or on each connection that a listening one accepts.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! A mount whose server goes on in the background.
 //!
 //! A process with threads cannot be forked, so the command starts itself anew. [`start`] waits until that child says on its
-//! standard output, a pipe, that the mount answers. Until then the child belongs to the caller as its parent does: its working
-//! directory, standard input and standard error are the caller's, and an interrupt ends both. Then it keeps nothing of that.
+//! standard output, a pipe, that the mount answers. Until the mount is made, the child has the caller's working directory, standard
+//! input and standard error, and an interrupt ends both. It gives these up before it looks whether the mount answers.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,4 @@
-//! Kept runs: their names, and the arguments with which they began.
+//! Kept runs: makes their names, and continues one with the arguments and in the directory of its first command.
 
 use std::ffi::OsString;
 
