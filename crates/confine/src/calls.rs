@@ -68,7 +68,7 @@ const WRITING: &[i64] = &[
     libc::SYS_io_destroy,
 ];
 
-/// What a server needs beside [`COMPUTING`]: events, sockets, and descriptors made of those that are open.
+/// The calls that a server needs besides [`COMPUTING`]: those for events and sockets, and those that duplicate open descriptors.
 const SERVING: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_ftruncate,

@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 pub use error::{NotMounted, NotUnmounted};
+pub(crate) use fuse::PASSTHROUGH_FROM;
 use handle::Duty;
 pub use handle::{MountEvent, MountHandle, MountReport, start};
 pub use inarch_fuse::Rings;

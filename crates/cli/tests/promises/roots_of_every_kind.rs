@@ -86,7 +86,7 @@ fn owners_are_mapped_as_asked() {
 fn a_dry_run_prints_the_machine_and_starts_nothing() {
     let live = scratch();
     let share = format!("{}:/mnt/live,rw", live.path().display());
-    // An open(2) of this pipe would wait for ever: nobody writes to it.
+    // No process writes to this pipe, so open(2) of it would block for ever.
     let pipe = live.path().join("pipe");
     host("mkfifo", &[pipe.to_str().unwrap()], live.path());
     let unpacked = format!("{}:/mnt/unpacked,via=tar", pipe.display());

@@ -242,7 +242,7 @@ fn a_killed_server_leaves_no_archive_in_use() {
         // Nobody waits for a lease that is left.
         assert_status(&scene.shell("timeout 20 sh -c ': >> tree.tar'"), 0);
     }
-    // The kernel does not mount it while somebody has it open for writing.
+    // The kernel refuses to mount an archive that a process has open for writing.
     let used = scene.shell("exec 3>> tree.tar; timeout 60 $INARCH mount tree.tar point");
     assert_one_line(&used, &["--via kernel", "somebody has it open for writing"]);
 }

@@ -431,7 +431,7 @@ os.execve(program, ["true"], {})
     );
 }
 
-/// Opens, asks for attributes of, and removes files by a ring, of which strace sees nothing.
+/// A program that opens, stats and removes files through io_uring, which strace does not see.
 const RING: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

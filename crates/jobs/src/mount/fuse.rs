@@ -24,7 +24,7 @@ use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// The smallest file, in bytes, that is read by passthrough. To give a file to the kernel and to take it back are two system calls,
 /// which take as long as reading this much through the server.
-const PASSTHROUGH_FROM: u64 = 256 << 10;
+pub(crate) const PASSTHROUGH_FROM: u64 = 256 << 10;
 
 /// A file system that is about to be mounted.
 pub(super) struct Prepared {

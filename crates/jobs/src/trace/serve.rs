@@ -14,6 +14,7 @@ use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
 use inarch_mount::{DEVICE, Detached, Mount};
 use inarch_vfs::{Changes, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -29,11 +30,9 @@ use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::guard::{Guard, Guarded};
+use crate::mount::PASSTHROUGH_FROM;
 use crate::path_error::PathError;
 use crate::record::processes::Processes;
-
-/// Smaller files that are only read go through the kernel's cache of the view: see the mount's.
-const PASSTHROUGH_FROM: u64 = 256 << 10;
 
 /// How long processes may outlive the command before that is worth a line.
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -94,7 +93,7 @@ fn wait_for(child: &mut Child, handle: &OwnedFd, duty: &Duty) -> Result<ExitStat
                 let _ = waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
                 duty.events.emit(TraceEvent::CommandStopped);
             }
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Ok(_) => return child.wait().map_err(|error| LifecycleError::Wait(error).into()),
             Err(errno) => return Err(LifecycleError::Wait(errno.into()).into()),
         }
@@ -143,7 +142,10 @@ impl View {
         let too_early = || wait(io::Error::other("the process that becomes the command ended too early"));
         let stream = loop {
             let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(handle, PollFlags::IN)];
-            poll(&mut polled, None).map_err(|errno| wait(errno.into()))?;
+            match poll(&mut polled, None) {
+                Err(Errno::INTR) => continue,
+                polled => polled.map_err(|errno| wait(errno.into()))?,
+            };
             if polled[0].revents().is_empty() {
                 return Err(too_early().into());
             }

@@ -4,8 +4,8 @@ two_users.py SOURCE POINT [absences] [names] [nodes] [permissions] [directories]
 directory that is mounted on POINT. Each part is a list of checks; `over` says that what is written to POINT is kept elsewhere,
 and SOURCE stays as it is. Prints what went wrong, a line each.
 
-Each check changes SOURCE directly after the mount's kernel has seen it. Then another user acts, who has the rights that the kernel
-saw, but not those of what is there now. A check that comes too late, when the kernel has looked again, is weaker, but not wrong.
+Each check first lets the mount's kernel cache the permissions of SOURCE, then changes them in SOURCE. A second user then acts: the
+cached permissions allow it, the new ones do not. If the TTL has run out before that, the kernel asks again, and the check proves less.
 """
 
 import errno

@@ -35,8 +35,8 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// Reads an inode's inline attribute area into the empty `area`, which stays empty if there is none. Inodes with the same
-    /// bytes have the same attributes.
+    /// Reads an inode's inline attribute area into `area`, which must be empty. Without such an area it stays empty. Equal
+    /// bytes mean equal attributes.
     pub(crate) fn area(pages: &Pages, inode: &Inode, area: &mut Vec<u8>) -> Result<(), VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {

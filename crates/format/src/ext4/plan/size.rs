@@ -61,13 +61,13 @@ pub fn plan_sized(tree: Arc<Tree>, options: &Options, size: Size) -> Result<Plan
     draft.finish(geometry)
 }
 
-/// The number of inodes for so many free blocks.
+/// The number of inodes of a device that offers `free_blocks`.
 fn inodes_for(free_blocks: u64) -> u64 {
     free_blocks.saturating_mul(BLOCK_SIZE as u64) / BYTES_PER_INODE
 }
 
 impl Draft {
-    /// The smallest device with so many free blocks, and the size of its journal.
+    /// The journal, in blocks, and the geometry of the smallest device that offers `free_blocks`.
     fn smallest(&self, free_blocks: u64) -> Result<(u64, Geometry), PlanError> {
         let mut found = Err(PlanError::DeviceTooLarge);
         for (_, journal) in JOURNALS {
