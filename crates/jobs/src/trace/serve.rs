@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
 use inarch_mount::{DEVICE, Detached, Mount};
-use inarch_vfs::{Changes, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
@@ -39,6 +39,42 @@ const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The main function of a trace's thread. The command dies with this thread.
 pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, TraceError> {
+    let root = Path::new("/");
+    let layer = host()?;
+    let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
+    run_in_view(request, layer, confinement, Streams::default(), duty, |command| duty.is_ready(command))
+}
+
+/// This machine's files, for a view.
+fn host() -> Result<Arc<HostDirectory>, TraceError> {
+    let options = HostOptions {
+        changes: Changes::Host,
+        submounts: Submounts::Merged,
+        host_files_from: PASSTHROUGH_FROM,
+        ..HostOptions::default()
+    };
+    let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
+    Ok(Arc::new(HostDirectory::new(Path::new("/"), options).map_err(fail)?))
+}
+
+/// The standard streams of a command; by default, those of this process.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    pub input: Option<Stdio>,
+    pub output: Option<Stdio>,
+    pub errors: Option<Stdio>,
+}
+
+/// Runs the command with `layer` as its root directory, and records what it does there. `confinement` is that of the threads
+/// that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
+pub(super) fn run_in_view(
+    request: &TraceRequest,
+    layer: Arc<dyn FileSystem>,
+    confinement: Confinement,
+    streams: Streams,
+    duty: &Duty,
+    started: impl FnOnce(OwnedFd),
+) -> Result<TraceReport, TraceError> {
     let outside = outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect());
     let setup = |what| move |error: io::Error| LifecycleError::Setup { what, error };
     let inherited = inherited(&outside).map_err(setup("a list of the open files"))?;
@@ -49,11 +85,17 @@ pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, 
     // Each file that the command has open takes one here.
     let limit = take_limit().map_or_else(OsString::new, |(soft, _)| soft.to_string().into());
     let (view, device) = View::new()?;
-    let served = Served::start(device, request)?;
-    let mut child = Command::new("/proc/self/exe")
-        .args(words((&socket, view.point(), &limit), &outside, &request.command))
-        .spawn()
-        .map_err(setup("a process"))?;
+    let served = Served::start(device, request, layer, confinement)?;
+    let mut child = Command::new("/proc/self/exe");
+    child.args(words((&socket, view.point(), &limit), &outside, &request.command));
+    let Streams { input, output, errors } = streams;
+    input.map(|input| child.stdin(input));
+    output.map(|output| child.stdout(output));
+    errors.map(|errors| child.stderr(errors));
+    let spawned = child.spawn().map_err(setup("a process"))?;
+    // Our ends of its streams close here.
+    drop(child);
+    let mut child = spawned;
     let handle = handle_of(&child).map_err(setup("a pidfd"))?;
     let entered = view.enter(&listener, &child, &handle);
     let (stream, namespace) = match entered {
@@ -65,7 +107,7 @@ pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, 
             return Err(error);
         }
     };
-    duty.is_ready(handle.try_clone().map_err(setup("a descriptor"))?);
+    started(handle.try_clone().map_err(setup("a descriptor"))?);
     let failure = failure(&stream)?;
     let status = wait_for(&mut child, &handle, duty)?;
     if let Some((status, reason)) = failure {
@@ -220,21 +262,16 @@ struct Served {
 }
 
 impl Served {
-    /// Serves this machine's files in threads of their own.
-    fn start(device: OwnedFd, request: &TraceRequest) -> Result<Served, TraceError> {
-        let options = HostOptions {
-            changes: Changes::Host,
-            submounts: Submounts::Merged,
-            host_files_from: PASSTHROUGH_FROM,
-            ..HostOptions::default()
-        };
-        let root = Path::new("/");
-        let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
-        let layer = Arc::new(HostDirectory::new(root, options).map_err(fail)?);
+    /// Serves `layer` in threads of their own.
+    fn start(
+        device: OwnedFd,
+        request: &TraceRequest,
+        layer: Arc<dyn FileSystem>,
+        confinement: Confinement,
+    ) -> Result<Served, TraceError> {
         let recording = Recording::new(request.level).with_repeats().with_names();
         let processes = Processes::default();
         let layer = Arc::new(Recorder::new(layer, recording.clone(), move |thread| processes.of(thread)));
-        let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
         let confinement = confinement.granted(Path::new(DEVICE), Access::Device)?;
         let session = Session::new(device, layer, session_options(request));
         let taken = recording.clone();
