@@ -58,6 +58,7 @@ mod map;
 mod open;
 mod overlay;
 mod pending;
+mod read_files;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
 mod seen;
@@ -75,6 +76,7 @@ pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError, Seal};
 pub use pending::Pending;
+pub use read_files::ReadFiles;
 pub use scatter::Cursor;
 pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, Sink, Verifier, WriteError,

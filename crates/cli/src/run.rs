@@ -8,13 +8,14 @@ mod told;
 use std::process::ExitCode;
 
 use inarch_jobs::run::{self, Outcome, RunRequest};
-use inarch_jobs::{Events, JobError};
+use inarch_jobs::{Events, JobError, WholeFile};
 
 pub use arguments::RunArguments;
 
 use crate::duration::lasting;
 use crate::output::{answer, complain};
 use crate::say::wait_for_no_reader;
+use crate::trace;
 use told::{ReportFile, Telling};
 
 /// The status of a command that ran out of time.
@@ -25,26 +26,32 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run;
     let telling = Telling::new(arguments.quiet, arguments.verbose);
     let report_file = arguments.report.take();
+    let trace_file = arguments.trace.take();
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
-    let request = RunRequest { keep, ..request::request(arguments)? };
+    let request = RunRequest { keep, trace: trace_file.is_some(), ..request::request(arguments)? };
     if dry_run {
         let events = Events::new(move |event| telling.tell(event));
         answer(run::dry_run(&request, &events)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let report_file = report_file.as_deref().map(ReportFile::create).transpose()?;
+    // What cannot be written is known before the guest starts.
+    let trace_file = trace_file.as_deref().map(WholeFile::create).transpose()?;
     if request.timeout.is_some() {
         wait_for_no_reader();
     }
     let (timeout, teller) = (request.timeout, telling.clone());
-    let report = run::start(request, Events::new(move |event| teller.tell(event)))?.wait();
+    let mut report = run::start(request, Events::new(move |event| teller.tell(event)))?.wait();
     if let (Ok(Outcome::TimedOut), Some(limit)) = (&report.result, timeout) {
         complain(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
     }
     telling.tell_end(&report);
     let written = report_file.map_or(Ok(()), |file| file.write(&report));
+    let traced =
+        report.trace.take().zip(trace_file).map_or(Ok(()), |(trace, file)| trace::write_lines(&trace, false, file));
     let status = report.status();
     report.result?;
     written?;
+    traced?;
     Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
 }

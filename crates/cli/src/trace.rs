@@ -149,7 +149,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
             .map_err(|error| anyhow!("the dependency file: {error}"))?;
     }
     if let Some(file) = json {
-        write(file, |out| trace::lines(&report, hash, out)).map_err(|error| anyhow!("the trace: {error}"))?;
+        write_lines(&report, hash, file)?;
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
     Ok(if report.status.success() && !is_as_expected { ExitCode::FAILURE } else { code(report.status) })
@@ -198,6 +198,11 @@ fn is_in_foreground() -> bool {
     terminal.is_ok_and(|terminal| {
         rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
     })
+}
+
+/// Writes a trace as lines of JSON, with digests if so wanted.
+pub fn write_lines(report: &TraceReport, digests: bool, file: WholeFile) -> anyhow::Result<()> {
+    write(file, |out| trace::lines(report, digests, out)).map_err(|error| anyhow!("the trace: {error}"))
 }
 
 /// Writes a file that gets its name when it is complete, or stays as it was.

@@ -19,6 +19,7 @@ use crate::JobError;
 use crate::disk::room::Room;
 use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use crate::kept::KeptBase;
+use crate::run::traced::TreeTrace;
 use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
 
@@ -85,6 +86,8 @@ pub(crate) struct Recipe {
     pub kept: Option<KeptBase>,
     /// Where a guest that cannot write to it mounts something else: directories, paths from the root.
     pub mount_points: Vec<Vec<u8>>,
+    /// Records which files are read.
+    pub trace: Option<TreeTrace>,
 }
 
 /// Does `work` on `source`. A panic, which standard error reports, becomes an error.
@@ -130,7 +133,11 @@ impl Recipe {
                 (map, summary, None, notes)
             }
         };
-        let device = Device::new(map, opened.content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+        let content = match &self.trace {
+            Some(trace) => trace.watch(opened.content, &opened.tree),
+            None => opened.content,
+        };
+        let device = Device::new(map, content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
             tree: opened.tree,

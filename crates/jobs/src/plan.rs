@@ -63,6 +63,7 @@ pub fn plan(source: &Source, selection: &Selection, format: DiskFormat) -> Resul
     let recipe = Recipe {
         kept: None,
         mount_points: Vec::new(),
+        trace: None,
         source: source.clone(),
         selection: selection.clone(),
         patience: Duration::ZERO,

@@ -26,6 +26,7 @@ mod project;
 mod report;
 mod request;
 mod shares;
+pub(crate) mod traced;
 mod trees;
 mod unpacked;
 
@@ -58,6 +59,7 @@ use launch::Launch;
 pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
 pub use request::{CatchSignalsOfRun, Root, RunRequest, TreeMount, Way};
 use shares::Wire;
+use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
@@ -68,7 +70,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         Ok(kept) => kept,
         Err(error) => return RunReport::of_failure(error),
     };
-    let job = match Job::begin(request, kept.as_mut(), failure.events()) {
+    let mut job = match Job::begin(request, kept.as_mut(), failure.events()) {
         Ok(job) => job,
         Err(error) => {
             if let Some(kept) = kept {
@@ -77,6 +79,10 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
             return RunReport::of_failure(error);
         }
     };
+    let trace = request.trace.then(RunTrace::default);
+    if let Some(trace) = &trace {
+        job.trees.record(trace);
+    }
     job.tell_choices(failure.events());
     let (sender, launch) = mpsc::channel();
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, failure, &sender)).collect();
@@ -90,13 +96,19 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         outcome => Ok(outcome),
     });
     let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
-    let mut report = RunReport { result, phases: Phases::default(), trees, notes, hints: Vec::new() };
+    let mut report = RunReport { result, phases: Phases::default(), trees, notes, hints: Vec::new(), trace: None };
     report.hints = match (&report.result, report.status()) {
         (Err(JobError::Command { message, .. }), _) => hints::of_failure(request, Some(message)),
         (Ok(_), Some(1..)) => hints::of_failure(request, None),
         _ => Vec::new(),
     };
     let status = report.status();
+    if let (Some(trace), Ok(_), Some(status)) = (trace, &report.result, status) {
+        match trace.finish(status, &job.ways()) {
+            Ok(trace) => report.trace = Some(trace),
+            Err(error) => report.result = Err(error.into()),
+        }
+    }
     if let Some(Err(error)) = kept.map(|kept| kept.end(disks, status, failure.events()))
         && report.result.is_ok()
     {
@@ -193,6 +205,17 @@ impl<'a> Job<'a> {
         notes.for_each(|note| events.emit(RunEvent::Tree(note.clone())));
     }
 
+    /// Where the guest mounts each tree, and how it reaches the guest; the root first, and each mount point after what is above it.
+    fn ways(&self) -> Vec<(PathBuf, &'static str)> {
+        let Trees { disks, shares, unpacked, .. } = &self.trees;
+        let disks = disks.iter().filter_map(|disk| Some((disk.destination.clone()?, disk.recipe.format.name())));
+        let shares = shares.iter().map(|shared| (shared.destination.clone(), shared.way().name()));
+        let unpacked = unpacked.iter().map(|tree| (tree.destination.clone(), Way::Tar.name()));
+        let mut ways: Vec<_> = disks.chain(shares).chain(unpacked).collect();
+        ways.sort_by_key(|(destination, _)| (destination.components().count(), destination.clone()));
+        ways
+    }
+
     /// Reports how each tree was used.
     fn tree_reports(&self, disks: &[LiveDisk]) -> Vec<TreeReport> {
         let why = |destination: &Path| {
@@ -210,10 +233,10 @@ impl<'a> Job<'a> {
             let source = disk.recipe.source.to_string();
             report(source, disk.destination.as_deref(), disk.recipe.format.name(), live.report())
         });
-        let shares = self.trees.shares.iter().map(|shared| {
-            let way = if shared.wire == Wire::Virtiofs { Way::Virtiofs } else { Way::Ninep };
-            report(shown(&shared.share.directory), Some(&shared.destination), way.name(), None)
-        });
+        let shares =
+            self.trees.shares.iter().map(|shared| {
+                report(shown(&shared.share.directory), Some(&shared.destination), shared.way().name(), None)
+            });
         let unpacked = self
             .trees
             .unpacked

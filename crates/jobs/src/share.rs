@@ -198,11 +198,18 @@ impl Share {
         format!("version=9p2000.L,msize={msize},cache={cache}")
     }
 
-    /// A server that opens the directory anew for each machine that connects, or gives each the same upper layer.
+    /// A server that opens the directory anew for each machine that connects, or gives each the same upper layer. Each is served
+    /// what `adapt` makes of that.
     ///
     /// # Errors
     /// The directory cannot be opened.
-    pub(crate) fn server(&self, queues: u16, tag: Option<Tag>, cover: Option<&Cover>) -> Result<FsServer, JobError> {
+    pub(crate) fn server(
+        &self,
+        queues: u16,
+        tag: Option<Tag>,
+        cover: Option<&Cover>,
+        adapt: impl Fn(Arc<dyn FileSystem>) -> io::Result<Arc<dyn FileSystem>> + Send + Sync + 'static,
+    ) -> Result<FsServer, JobError> {
         // Decided once, so that both sides agree, whatever the process gives up in between.
         let without_opening = cover.map_or_else(|| self.without_opening(), |cover| cover.without_opening);
         let over = cover.map(|cover| Arc::clone(&cover.layer));
@@ -221,7 +228,8 @@ impl Share {
         let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
         let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };
         let share = self.clone();
-        Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
+        let open = move || adapt(open(&share).map_err(|error| io::Error::other(error.to_string()))?);
+        Ok(FsServer::new(open, options))
     }
 }
 

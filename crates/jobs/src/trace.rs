@@ -77,6 +77,38 @@ pub struct TraceReport {
     pub inherited: Vec<Inherited>,
     /// The number of distinct accesses; with processes, of all.
     pub accesses: u64,
+    /// Of a run: what is known of each tree; empty otherwise.
+    pub trees: Vec<TracedTree>,
+}
+
+/// A tree of a traced run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedTree {
+    /// Where the guest saw it.
+    pub destination: PathBuf,
+    /// How it reached the guest: ext4, virtiofs and so on.
+    pub way: &'static str,
+    /// What is known of its use.
+    pub extent: Extent,
+}
+
+/// How much is known of the use of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Every access.
+    All,
+    /// Which files' content was read, at least in part.
+    FilesRead,
+}
+
+impl Extent {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Extent::All => "all",
+            Extent::FilesRead => "files read",
+        }
+    }
 }
 
 /// Why nothing was traced.

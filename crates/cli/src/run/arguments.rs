@@ -113,6 +113,10 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Write to FILE, as JSON, which files the guest used and changed; see 'inarch trace'
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
     /// Print only errors, and why the command failed if that was not its own doing
     #[arg(short = 'q', long)]
     pub quiet: bool,

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use inarch_jobs::shown;
 use inarch_jobs::trace::{Difference, StoredInput, StoredTrace, differences};
+use inarch_jobs::{counted, shown};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::apply::cleaned;
@@ -155,7 +155,7 @@ fn used(input: &StoredInput) -> String {
         text += &format!("; {error}");
     }
     if let Some(size) = input.size() {
-        text += &format!("; {size} bytes");
+        text += &format!("; {}", counted(size, "byte", "bytes"));
     }
     text
 }

@@ -15,6 +15,7 @@ mod a_mount_is_taken_away_with_its_server;
 mod a_mount_of_an_image_reads_what_is_asked_for;
 mod a_mounted_tree_is_like_the_tree;
 mod a_run_is_like_the_command_itself;
+mod a_run_is_traced;
 mod a_run_reports_how_it_went;
 mod a_traced_command_is_like_itself;
 mod a_users_overlay_is_like_a_disk;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, programs, scratch, stderr, stdout};
+use crate::support::{INARCH, assert_one_line, assert_status, host, programs, scratch, stderr, stdout, trace_lines};
 
 /// Runs a program in `dir`.
 fn output(program: &str, arguments: &[&str], dir: &Path) -> Output {
@@ -29,13 +29,6 @@ fn set_time(path: &Path, seconds: u64) {
 
 const OLD: u64 = 1_000_000_000;
 const FUTURE: u64 = 4_000_000_000;
-
-/// The lines of a trace that have this key.
-fn lines(file: &Path, key: &str) -> Vec<Value> {
-    let text = fs::read_to_string(file).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    lines.filter(|line: &Value| line.get(key).is_some()).collect()
-}
 
 /// Names that both programs can read: how they are written in the trace's dependency file is ours to know.
 const READ_BY_BOTH: [&str; 16] = [
@@ -162,7 +155,7 @@ fn files_that_the_command_inherits_are_listed() {
     command.stdin(File::open(at("in put")).unwrap()).stdout(File::create(at("out")).unwrap()).stderr(Stdio::piped());
     assert_status(&command.output().unwrap(), 0);
     assert_eq!(fs::read_to_string(at("out")).unwrap(), "read unseen");
-    let outside = lines(&at("trace.json"), "descriptor");
+    let outside = trace_lines(&at("trace.json"), "descriptor");
     let expected = [("in put", 0), ("out", 1)].map(|(name, number)| json!({"outside": at(name), "descriptor": number}));
     assert_eq!(outside, expected);
 }
@@ -239,7 +232,7 @@ fn what_is_ignored_is_in_no_output() {
     assert_status(&trace(&options, dir.path()), 0);
     let paths = |key: &str| -> Vec<String> {
         let prefix = format!("{}/", dir.path().canonicalize().unwrap().display());
-        let lines = lines(&at("t.json"), key);
+        let lines = trace_lines(&at("t.json"), key);
         lines.iter().filter_map(|line| Some(line[key].as_str()?.strip_prefix(&prefix)?.to_owned())).collect()
     };
     assert_eq!((paths("input"), paths("output")), (vec!["in".to_owned(), "out".to_owned()], vec!["out".to_owned()]));
@@ -259,7 +252,7 @@ fn digests_are_of_what_was_read() {
     assert_status(&trace(&["--json", "t.json", "--hash", "--", "sh", "-c", script], dir.path()), 0);
     let line = |key: &str, name: &str| {
         let path = json!(dir.path().canonicalize().unwrap().join(name));
-        let found = lines(&at("t.json"), key).into_iter().find(|line| line[key] == path);
+        let found = trace_lines(&at("t.json"), key).into_iter().find(|line| line[key] == path);
         found.unwrap_or_else(|| panic!("no {key} {name}"))
     };
     let sum = |name: &str| host("sha256sum", &[name], dir.path())[..64].to_owned();

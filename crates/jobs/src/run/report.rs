@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::Way;
 use crate::JobError;
 use crate::text::{counted, shown};
+use crate::trace::TraceReport;
 
 /// The status of a command that ran out of time.
 const TIMED_OUT: u8 = 124;
@@ -103,6 +104,8 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// What may help where the command failed: files of this machine that the guest does not have.
     pub hints: Vec<String>,
+    /// What the guest did with its trees, if that was to be recorded and the command ended.
+    pub trace: Option<TraceReport>,
 }
 
 impl RunReport {
@@ -114,6 +117,7 @@ impl RunReport {
             trees: Vec::new(),
             notes: Vec::new(),
             hints: Vec::new(),
+            trace: None,
         }
     }
 

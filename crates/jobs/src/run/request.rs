@@ -151,6 +151,8 @@ pub struct RunRequest {
     pub boot_timeout: Duration,
     /// Keep the guest's writes under this name, instead of throwing them away.
     pub keep: Option<Keep>,
+    /// Whether to record what the guest does with its trees.
+    pub trace: bool,
 }
 
 impl RunRequest {
@@ -183,6 +185,7 @@ impl RunRequest {
             kernel_parameters: Vec::new(),
             qemu_arguments: Vec::new(),
             console: None,
+            trace: false,
             overlay_dir: "/var/tmp".into(),
             boot_timeout: Duration::from_secs(60),
             keep: None,

@@ -14,9 +14,11 @@ use inarch_vhost::vsock::VsockServer;
 use inarch_vm::machine::FORWARD_ADDRESS;
 use inarch_vm::protocol::{Mount, MountSource};
 
-use super::RunError;
 use super::attempt::{DiskFailure, pair};
+use super::traced::TreeTrace;
+use super::{RunError, Way};
 use crate::JobError;
+use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Confinement, Work};
 use crate::share::Share;
 use crate::share::confinement::among_others;
@@ -60,9 +62,16 @@ pub(super) struct SharedTree {
     pub overlaid: bool,
     /// The name that the guest mounts.
     pub tag: String,
+    /// Records what the guest does with it.
+    pub trace: Option<TreeTrace>,
 }
 
 impl SharedTree {
+    /// The transport, as a user names it.
+    pub fn way(&self) -> Way {
+        if self.wire == Wire::Virtiofs { Way::Virtiofs } else { Way::Ninep }
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         // A guest has at most a few dozen trees.
@@ -95,7 +104,12 @@ impl SharedTree {
     /// Serves the directory by 9P on one end of a new connection; returns the other.
     pub fn connect_ninep(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
-        let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
+        let layer = self.share.for_many(None)?;
+        let layer = match &self.trace {
+            Some(trace) => trace.over(layer).map_err(LifecycleError::Thread)?,
+            None => layer,
+        };
+        let file_system = Arc::new(Pending::ready(Arc::new(layer)));
         let loss = self.loss(failure);
         // The client is the guest's kernel, which connects only when it has booted.
         let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
@@ -121,7 +135,12 @@ impl SharedTree {
     pub fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let loss = self.loss(failure);
-        let server = self.share.server(queues, None, None)?.on_event(loss.on_event());
+        let trace = self.trace.clone();
+        let adapt = move |layer| match &trace {
+            Some(trace) => trace.over(layer),
+            None => Ok(layer),
+        };
+        let server = self.share.server(queues, None, None, adapt)?.on_event(loss.on_event());
         let confinement = among_others(&self.share)?.ends_processes();
         // The thread ends when QEMU does.
         thread::spawn(move || {

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use super::choice::{self, Choice, Needs};
 use super::holding::Held;
 use super::shares::{SharedTree, Wire};
+use super::traced::RunTrace;
 use super::unpacked::{Places, UnpackedTree};
 use super::{Root, RunError, RunRequest, TreeMount, Way};
 use crate::JobError;
@@ -70,6 +71,16 @@ impl Trees {
     /// Whether the guest reaches a tree this way.
     pub fn need(&self, wire: Wire) -> bool {
         self.shares.iter().any(|shared| shared.wire == wire)
+    }
+
+    /// Has `trace` record what is done with the trees that the guest does not unpack.
+    pub fn record(&mut self, trace: &RunTrace) {
+        for shared in &mut self.shares {
+            shared.trace = Some(trace.tree(&shared.destination));
+        }
+        for disk in &mut self.disks {
+            disk.recipe.trace = disk.destination.as_deref().map(|destination| trace.tree(destination));
+        }
     }
 
     /// The file system types that the guest's kernel must support.
@@ -306,7 +317,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         owners: wanted.selection.owners.clone(),
     };
     let tag = format!("inarch-{ordinal}");
-    Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag })
+    Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag, trace: None })
 }
 
 fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: DiskFormat, wanted: Wanted) -> Disk {
@@ -325,6 +336,7 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: DiskFormat, wa
         disks,
         kept: None,
         mount_points: Vec::new(),
+        trace: None,
     };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}"), hold }
 }
@@ -341,6 +353,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         disks,
         kept: None,
         mount_points: Vec::new(),
+        trace: None,
     };
     Disk {
         recipe,

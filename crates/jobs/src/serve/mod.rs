@@ -65,6 +65,7 @@ impl ServedTree {
             ordinal: 0,
             disks: 1,
             mount_points: Vec::new(),
+            trace: None,
         }
     }
 

@@ -69,8 +69,8 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(share.without_opening())?;
-    let server =
-        share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(duty.on_fault());
+    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref(), Ok)?;
+    let server = server.on_event(duty.on_fault());
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;

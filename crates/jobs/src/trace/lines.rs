@@ -57,6 +57,13 @@ struct OutputLine {
 }
 
 #[derive(Serialize)]
+struct TreeLine {
+    tree: Bytes,
+    way: &'static str,
+    recorded: &'static str,
+}
+
+#[derive(Serialize)]
 struct OutsideLine {
     outside: Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +75,7 @@ struct End {
     end: bool,
 }
 
-/// Writes a line for each input, each output, and each path whose content was not recorded. The first line has the
+/// Writes a line for each input, each output, each tree of a run, and each path whose content was not recorded. The first line has the
 /// command's status; the last one says that the trace is complete. With `digests` the files of inputs whose content was used
 /// and of outputs that are there are read, and have a SHA-256 digest.
 ///
@@ -98,6 +105,9 @@ pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Re
         let is_file = matches!(change, Change::Made | Change::Written) && !directory;
         let content = (digests && is_file).then(|| content(path, None));
         line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory, content, pids })?;
+    }
+    for super::TracedTree { destination, way, extent } in &report.trees {
+        line(out, &TreeLine { tree: Bytes::path(destination), way, recorded: extent.name() })?;
     }
     for path in &report.outside {
         line(out, &OutsideLine { outside: Bytes::path(path), descriptor: None })?;

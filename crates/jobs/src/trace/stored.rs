@@ -108,7 +108,11 @@ impl StoredTrace {
         StoredTrace::parse(BufReader::new(file), path)
     }
 
-    fn parse(mut text: impl BufRead, path: &Path) -> Result<StoredTrace, LineError> {
+    /// Reads a trace from `text`; `path` is its name in errors.
+    ///
+    /// # Errors
+    /// As of [`StoredTrace::read`].
+    pub fn parse(mut text: impl BufRead, path: &Path) -> Result<StoredTrace, LineError> {
         let mut trace = StoredTrace::default();
         let mut line = Vec::new();
         for number in 1.. {

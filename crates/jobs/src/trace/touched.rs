@@ -254,6 +254,8 @@ impl Known {
 /// What a command touched.
 #[derive(Clone, Debug, Default)]
 pub struct Touched {
+    /// The absolute path of the root that accesses are relative to.
+    root: Name,
     /// By the absolute path before the command.
     known: BTreeMap<Name, Known>,
     places: Places,
@@ -267,12 +269,34 @@ fn shown_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
 }
 
-/// The absolute path of one from the view's root; the root's own is empty.
-fn absolute(path: &[u8]) -> Name {
-    if path.is_empty() { Name::default() } else { [b"/", path].concat().into() }
-}
-
 impl Touched {
+    /// Of a root directory that the command sees at `root`, an absolute path.
+    pub(crate) fn beneath(root: &Path) -> Touched {
+        let root = if root == Path::new("/") { Name::default() } else { root.as_os_str().as_bytes().into() };
+        Touched { root, ..Touched::default() }
+    }
+
+    /// The absolute path of one from the root; that of `/` is empty.
+    fn absolute(&self, path: &[u8]) -> Name {
+        if path.is_empty() { self.root.clone() } else { [&*self.root, b"/", path].concat().into() }
+    }
+
+    /// The content of a file was read that was there before. `path` is relative to the root.
+    pub(crate) fn was_read(&mut self, path: &[u8], identity: Identity) {
+        let known = self.known.entry(self.absolute(path)).or_default();
+        known.uses(Use::Read);
+        known.identity = Some(identity);
+    }
+
+    /// What was touched here, but at and beneath `point` what was touched in another tree that was mounted there.
+    pub(crate) fn covered_by(self, mounted: Touched, point: &Path) -> Touched {
+        let mut both = self.without(|path| path.starts_with(point));
+        both.known.extend(mounted.known);
+        both.changed_by.extend(mounted.changed_by);
+        both.places.extend(mounted.places);
+        both
+    }
+
     /// What the command needed, by path.
     pub fn inputs(&self) -> impl Iterator<Item = Input<'_>> {
         self.known.iter().filter_map(|(path, known)| {
@@ -314,7 +338,7 @@ impl Touched {
     }
 
     /// Without some paths.
-    pub(super) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
+    pub(crate) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
         self.known.retain(|path, _| !is_left_out(shown_path(path)));
         self.places.retain(|path| !is_left_out(shown_path(path)));
         self
@@ -417,8 +441,8 @@ impl AccessSink for Touched {
             return Ok(());
         }
         self.process = access.process;
-        let path = absolute(access.path);
-        let to = access.to.map(absolute);
+        let path = self.absolute(access.path);
+        let to = access.to.map(|to| self.absolute(to));
         match (access.error, to) {
             (Some(error), to) => self.failed(access, error, &path, to.as_deref()),
             (None, Some(to)) => self.with_two(access, &path, &to),
@@ -428,7 +452,7 @@ impl AccessSink for Touched {
     }
 
     fn list(&mut self, listed: &Listed<'_>) -> io::Result<()> {
-        let path = absolute(listed.path);
+        let path = self.absolute(listed.path);
         let Some(original) = self.places.original(&path).filter(|_| !listed.nameless) else { return Ok(()) };
         // What the command itself did to the names is taken back.
         let changed: BTreeMap<Name, &Put> = self.places.names_in(&path).collect();

@@ -9,10 +9,13 @@ pub mod mounted;
 pub mod kept;
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// The built `inarch`.
 pub const INARCH: &str = env!("CARGO_BIN_EXE_inarch");
@@ -157,4 +160,11 @@ pub fn manifest_program(dir: &Path) -> PathBuf {
     let path = dir.join("manifest.py");
     std::fs::write(&path, MANIFEST).expect("a file in the scratch directory");
     path
+}
+
+/// The lines of a trace that have this key.
+pub fn trace_lines(file: &Path, key: &str) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.filter(|line: &Value| line.get(key).is_some()).collect()
 }

@@ -147,6 +147,11 @@ impl Places {
         }
     }
 
+    /// Adds the changes at other paths, for the end: which of both came first is lost.
+    pub fn extend(&mut self, other: Places) {
+        self.changed.extend(other.changed);
+    }
+
     /// Forgets the changes of all other paths.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&Name) -> bool) {
         self.changed.retain(|path, _| is_kept(path));
