@@ -37,6 +37,7 @@ mod capabilities;
 mod files;
 mod inherited;
 mod parse;
+mod pidfd;
 mod root;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,7 @@ use std::thread;
 
 pub use inherited::{close_inherited, heed_children};
 pub use parse::{Parse, Parsing};
+pub use pidfd::exit_status;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::CapabilitySet;
 

@@ -116,7 +116,7 @@ impl NewRecord {
     /// The same as `layer`, and what is done to it is written down.
     pub fn over(&self, layer: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let processes = Processes::default();
-        Arc::new(Recorder::new(layer, self.recording.clone(), move |thread| processes.of(thread)))
+        Arc::new(Recorder::new(layer, self.recording.clone(), move |thread, _| processes.of(thread)))
     }
 
     /// Starts to write. If that fails before the end, calls `failed` with the reason.

@@ -16,6 +16,7 @@ mod globs;
 mod handle;
 mod line_error;
 mod lines;
+mod processes;
 mod serve;
 mod stored;
 mod touched;
@@ -33,7 +34,8 @@ pub use handle::{TraceEvent, TraceHandle, start};
 pub use inarch_vfs::RecordLevel;
 pub use line_error::LineError;
 pub use lines::lines;
-pub use stored::{StoredInput, StoredOutput, StoredTrace};
+pub use processes::TracedProcess;
+pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
 
@@ -77,6 +79,8 @@ pub struct TraceReport {
     pub inherited: Vec<Inherited>,
     /// The number of distinct accesses; with processes, of all.
     pub accesses: u64,
+    /// The processes that used files, if they are recorded, in the order in which they were first seen.
+    pub processes: Vec<TracedProcess>,
     /// Of a run: what is known of each tree; empty otherwise.
     pub trees: Vec<TracedTree>,
 }

@@ -139,7 +139,7 @@ fn scenes() -> Vec<Scene> {
         Scene::new("one client", |_, host| Arc::new(OneClient::of(host))),
         Scene::new("recorder", |_, host| {
             let recording = Recording::new(RecordLevel::Process);
-            Arc::new(Recorder::new(host, recording, |thread| thread))
+            Arc::new(Recorder::new(host, recording, |thread, _| thread))
         }),
         Scene::new("overlay in a directory", |directory, host| {
             let upper = HostDirectory::new(&directory.join("upper"), HostOptions::default()).unwrap();
@@ -300,7 +300,7 @@ fn permissions_that_were_taken_away_are_not_used() {
 fn what_a_recorder_looks_at_the_client_is_not_told() {
     for level in [RecordLevel::Command, RecordLevel::Process] {
         let scene =
-            Scene::new("recorder", |_, host| Arc::new(Recorder::new(host, Recording::new(level), |thread| thread)));
+            Scene::new("recorder", |_, host| Arc::new(Recorder::new(host, Recording::new(level), |thread, _| thread)));
         scene.file("x", SECRET);
         let x = scene.look_up("x").unwrap().node;
         fs::set_permissions(scene.host("x"), fs::Permissions::from_mode(0o600)).unwrap();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use inarch_jobs::trace::{Difference, StoredInput, StoredTrace, differences};
+use inarch_jobs::trace::{Difference, StoredInput, StoredProcess, StoredTrace, differences};
 use inarch_jobs::{counted, shown};
 use std::os::unix::ffi::OsStrExt;
 
@@ -141,9 +141,50 @@ fn why(path: &Path, trace: &StoredTrace) -> anyhow::Result<ExitCode> {
 
 /// A line for what a path was used for, and one for what became of it.
 fn uses(path: &Path, trace: &StoredTrace) -> Vec<String> {
-    let input = trace.inputs.get(path).map(|input| format!("{}: {}\n", shown(path), used(input)));
-    let output = trace.outputs.get(path).map(|output| format!("{}: {}\n", shown(path), output.change));
+    let by = |processes: &[u32]| processes.iter().map(|number| by_process(*number, trace)).collect::<String>();
+    let input = trace.inputs.get(path);
+    let input = input.map(|input| format!("{}: {}\n{}", shown(path), used(input), by(&input.processes)));
+    let output = trace.outputs.get(path);
+    let output = output.map(|output| format!("{}: {}\n{}", shown(path), output.change, by(&output.processes)));
     input.into_iter().chain(output).collect()
+}
+
+/// The most parents of a process that are named.
+const MOST_PARENTS: usize = 20;
+
+/// A line for a process, and one for each of those above it.
+fn by_process(number: u32, trace: &StoredTrace) -> String {
+    let mut text = format!("  by {number}{}\n", command_of(number, trace));
+    let mut child = number;
+    for _ in 0..MOST_PARENTS {
+        let parent = trace.processes.get(&child).and_then(|lives| lives.last()).map_or(0, |life| life.parent);
+        if !trace.processes.contains_key(&parent) {
+            break;
+        }
+        text += &format!("    from {parent}{}\n", command_of(parent, trace));
+        child = parent;
+    }
+    text
+}
+
+/// The longest command that is shown whole, in characters.
+const SHOWN: usize = 100;
+
+/// What a process executed last, of all that had this number.
+fn command_of(number: u32, trace: &StoredTrace) -> String {
+    let lives = trace.processes.get(&number).map_or(&[][..], |lives| lives);
+    let one = |life: &StoredProcess| {
+        let words = life.commands.last().map_or(&[][..], |words| words);
+        let words: Vec<String> = words.iter().map(|word| shown(Path::new(word))).collect();
+        let mut text = words.join(" ");
+        if let Some((at, _)) = text.char_indices().nth(SHOWN) {
+            text.truncate(at);
+            text += "...";
+        }
+        text
+    };
+    let commands: Vec<String> = lives.iter().map(one).collect();
+    if commands.is_empty() { String::new() } else { format!(": {}", commands.join(", or ")) }
 }
 
 fn used(input: &StoredInput) -> String {

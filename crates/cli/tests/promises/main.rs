@@ -50,6 +50,7 @@ mod the_guest_sees_the_tree_as_it_is;
 mod the_kernel_mounts_what_it_can;
 mod trace_is_of_use;
 mod trace_misses_nothing;
+mod trace_tells_who_did_it;
 mod trees_go_by_the_way_that_is_there;
 mod users_of_a_mount_stay_apart;
 mod what_a_guest_changed_is_listed;

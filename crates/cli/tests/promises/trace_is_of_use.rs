@@ -305,8 +305,8 @@ fn traces_are_compared_and_explained() {
     std::os::unix::fs::symlink("a.h", at("link")).unwrap();
     let why = |name: &str| trace(&["why", name, "1.json"], dir.path());
     for (name, text) in [
-        ("a.h", format!("{}: found, read; 1 bytes\n", path("a.h"))),
-        ("link", format!("{}: found, read; 1 bytes\n", path("a.h"))),
+        ("a.h", format!("{}: found, read; 1 byte\n", path("a.h"))),
+        ("link", format!("{}: found, read; 1 byte\n", path("a.h"))),
         ("./x/../new.h", format!("{}: absent\n", path("new.h"))),
         ("out", format!("{}: absent\n{}: made\n", path("out"), path("out"))),
     ] {

@@ -70,7 +70,8 @@ impl RunTrace {
         let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
         let touched = touched.without(is_outside);
         let status = ExitStatus::from_raw(i32::from(status) << 8);
-        Ok(TraceReport { status, touched, outside, inherited: Vec::new(), accesses, trees })
+        let (inherited, processes) = (Vec::new(), Vec::new());
+        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, trees })
     }
 }
 
@@ -89,7 +90,7 @@ impl TreeTrace {
         })?;
         self.take(Taken::Requests { recording: recording.clone(), writer });
         // A guest's numbers say nothing here.
-        Ok(Arc::new(Recorder::new(layer, recording, |thread| thread)))
+        Ok(Arc::new(Recorder::new(layer, recording, |thread, _| thread)))
     }
 
     /// The same as `content`, which belongs to `tree`, and the files that are read are recorded.

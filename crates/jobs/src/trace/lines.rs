@@ -1,5 +1,6 @@
 //! A trace as lines of JSON.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -57,6 +58,22 @@ struct OutputLine {
 }
 
 #[derive(Serialize)]
+struct ProcessLine {
+    process: u32,
+    #[serde(skip_serializing_if = "is_unknown")]
+    parent: u32,
+    commands: Vec<Vec<Bytes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+}
+
+fn is_unknown(process: &u32) -> bool {
+    *process == 0
+}
+
+#[derive(Serialize)]
 struct TreeLine {
     tree: Bytes,
     way: &'static str,
@@ -75,7 +92,7 @@ struct End {
     end: bool,
 }
 
-/// Writes a line for each input, each output, each tree of a run, and each path whose content was not recorded. The first line has the
+/// Writes a line for each input, each output, each process that is known, each tree of a run, and each path whose content was not recorded. The first line has the
 /// command's status; the last one says that the trace is complete. With `digests` the files of inputs whose content was used
 /// and of outputs that are there are read, and have a SHA-256 digest.
 ///
@@ -105,6 +122,12 @@ pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Re
         let is_file = matches!(change, Change::Made | Change::Written) && !directory;
         let content = (digests && is_file).then(|| content(path, None));
         line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory, content, pids })?;
+    }
+    for super::TracedProcess { number, parent, commands, status } in &report.processes {
+        let words = |command: &Vec<OsString>| command.iter().map(|word| Bytes::new(word.as_bytes())).collect();
+        let (process, parent, commands) = (*number, *parent, commands.iter().map(words).collect());
+        let (status, signal) = (status.and_then(|status| status.code()), status.and_then(|status| status.signal()));
+        line(out, &ProcessLine { process, parent, commands, status, signal })?;
     }
     for super::TracedTree { destination, way, extent } in &report.trees {
         line(out, &TreeLine { tree: Bytes::path(destination), way, recorded: extent.name() })?;

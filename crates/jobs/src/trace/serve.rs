@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 use super::descriptors::inherited;
 use super::handle::{Duty, TraceEvent, handle_of};
+use super::processes::{Observer, TracedProcess};
 use super::touched::Touched;
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
@@ -113,10 +114,10 @@ pub(super) fn run_in_view(
     if let Some((status, reason)) = failure {
         return Err(TraceError::NotExecuted { status, reason });
     }
-    let (touched, accesses) = served.finish(&namespace, duty)?;
+    let Recorded { touched, accesses, processes } = served.finish(&namespace, duty)?;
     let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
     let touched = touched.without(|path| is_outside(path) || request.ignored.is_ignored(path));
-    Ok(TraceReport { status, touched, outside, inherited, accesses, trees: Vec::new() })
+    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, trees: Vec::new() })
 }
 
 /// A number that nobody else can know.
@@ -252,9 +253,17 @@ fn session_options(request: &TraceRequest) -> SessionOptions {
     SessionOptions { connection, passthrough_depth: 2, ..SessionOptions::default() }
 }
 
+/// What was recorded of a view.
+struct Recorded {
+    touched: Touched,
+    accesses: u64,
+    processes: Vec<TracedProcess>,
+}
+
 /// A view that is served.
 struct Served {
     recording: Recording,
+    observer: Observer,
     writer: JoinHandle<io::Result<(Touched, u64)>>,
     session: JoinHandle<Result<(), String>>,
     /// Readable at the session's end.
@@ -270,8 +279,14 @@ impl Served {
         confinement: Confinement,
     ) -> Result<Served, TraceError> {
         let recording = Recording::new(request.level).with_repeats().with_names();
-        let processes = Processes::default();
-        let layer = Arc::new(Recorder::new(layer, recording.clone(), move |thread| processes.of(thread)));
+        let observer = Observer::start().map_err(LifecycleError::Thread)?;
+        let (processes, sight) = (Processes::default(), observer.sight());
+        let process_of = move |thread, kind| {
+            let process = processes.of(thread);
+            sight.sees(process, kind);
+            process
+        };
+        let layer = Arc::new(Recorder::new(layer, recording.clone(), process_of));
         let confinement = confinement.granted(Path::new(DEVICE), Access::Device)?;
         let session = Session::new(device, layer, session_options(request));
         let taken = recording.clone();
@@ -289,12 +304,12 @@ impl Served {
             session.run().map_err(|error| error.to_string())
         });
         let session = session.map_err(LifecycleError::Thread)?;
-        Ok(Served { recording, writer, session, ended: ended.into() })
+        Ok(Served { recording, observer, writer, session, ended: ended.into() })
     }
 
-    /// Waits until the last process has left the view, or until the trace is stopped. Returns what was touched, and the number of
-    /// accesses.
-    fn finish(self, namespace: &Path, duty: &Duty) -> Result<(Touched, u64), TraceError> {
+    /// Waits until the last process has left the view, or until the trace is stopped. Returns what was
+    /// recorded.
+    fn finish(self, namespace: &Path, duty: &Duty) -> Result<Recorded, TraceError> {
         let mut polled = [PollFd::new(&self.ended, PollFlags::IN)];
         if poll(&mut polled, Some(&GRACE)) == Ok(0) {
             duty.events.emit(TraceEvent::Waiting { processes: processes_in(namespace) });
@@ -306,7 +321,8 @@ impl Served {
         }
         self.recording.end();
         let written = self.writer.join().map_err(|_| LifecycleError::Panicked)?;
-        Ok(written.map_err(LifecycleError::Wait)?)
+        let (touched, accesses) = written.map_err(LifecycleError::Wait)?;
+        Ok(Recorded { touched, accesses, processes: self.observer.finish() })
     }
 }
 

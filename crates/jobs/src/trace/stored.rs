@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -28,8 +29,19 @@ pub struct StoredTrace {
     pub inputs: BTreeMap<PathBuf, StoredInput>,
     /// What it changed, by absolute path.
     pub outputs: BTreeMap<PathBuf, StoredOutput>,
+    /// The processes, if they were recorded, by number: one for each process that had it.
+    pub processes: BTreeMap<u32, Vec<StoredProcess>>,
     /// What was not recorded.
     pub outside: Vec<PathBuf>,
+}
+
+/// A process of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredProcess {
+    /// The number of its parent; 0 if unknown.
+    pub parent: u32,
+    /// What it was when it was first seen, and the commands that it executed since: program and arguments.
+    pub commands: Vec<Vec<OsString>>,
 }
 
 /// An input of a trace.
@@ -41,6 +53,8 @@ pub struct StoredInput {
     pub target: Option<PathBuf>,
     /// The error of the first operation that failed.
     pub error: Option<String>,
+    /// The processes that used it, if they were recorded.
+    pub processes: Vec<u32>,
     pub(super) names: Option<Vec<Vec<u8>>>,
     pub(super) identity: Option<Identity>,
     pub(super) content: Content,
@@ -51,6 +65,8 @@ pub struct StoredInput {
 pub struct StoredOutput {
     /// The word for what became of it.
     pub change: String,
+    /// The processes that changed it, if they were recorded.
+    pub processes: Vec<u32>,
     pub(super) content: Content,
 }
 
@@ -74,6 +90,13 @@ struct Line {
     output: Option<Bytes>,
     #[serde(default)]
     change: String,
+    process: Option<u32>,
+    #[serde(default)]
+    parent: u32,
+    #[serde(default)]
+    commands: Vec<Vec<Bytes>>,
+    #[serde(default)]
+    pids: Vec<u32>,
     outside: Option<Bytes>,
     end: Option<bool>,
 }
@@ -154,12 +177,23 @@ impl StoredTrace {
                 names: line
                     .names
                     .map(|names| names.iter().map(|name| name.to_os_string().as_bytes().to_vec()).collect()),
+                processes: line.pids,
                 identity,
                 content: line.content,
             };
             insert(&mut self.inputs, path.to_path(), input)
         } else if let Some(path) = line.output {
-            insert(&mut self.outputs, path.to_path(), StoredOutput { change: line.change, content: line.content })
+            insert(
+                &mut self.outputs,
+                path.to_path(),
+                StoredOutput { change: line.change, processes: line.pids, content: line.content },
+            )
+        } else if let Some(number) = line.process {
+            let words = |command: Vec<Bytes>| command.iter().map(Bytes::to_os_string).collect();
+            let process =
+                StoredProcess { parent: line.parent, commands: line.commands.into_iter().map(words).collect() };
+            self.processes.entry(number).or_default().push(process);
+            Ok(())
         } else {
             self.outside.extend(line.outside.map(|path| path.to_path()));
             Ok(())
@@ -198,6 +232,8 @@ fn reason(error: &serde_json::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn parse(text: &str) -> Result<StoredTrace, String> {
@@ -212,6 +248,8 @@ mod tests {
 {"input":"/link","uses":["followed"],"target":"a","inode":5,"mode":41471,"size":1,"mtime":[1,0]}
 {"input":"/empty","uses":["found"],"inode":6,"mode":16877,"size":4096,"mtime":[1,0]}
 {"output":"/out","change":"made","directory":true}
+{"process":7,"parent":3,"commands":[["make"],["cc","-c",[255]]],"status":0}
+{"process":7,"commands":[]}
 {"outside":"/proc"}
 {"later":"version"}
 {"end":true}
@@ -227,6 +265,9 @@ mod tests {
         let names = trace.inputs[Path::new("/a")].names.clone();
         assert_eq!(names, Some(vec![b"b".to_vec(), b"\xff".to_vec()]));
         assert_eq!(trace.outputs[Path::new("/out")].change, "made");
+        let made = StoredProcess { parent: 3, commands: trace.processes[&7][0].commands.clone() };
+        assert_eq!(trace.processes[&7], [made, StoredProcess::default()]);
+        assert_eq!(trace.processes[&7][0].commands[1][2], OsStr::from_bytes(b"\xff"));
         assert_eq!(trace.outside, [PathBuf::from("/proc")]);
         assert_eq!(trace.files(), ["/a/b", "/empty", "/link"].map(Path::new));
     }

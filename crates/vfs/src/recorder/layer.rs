@@ -23,7 +23,7 @@ const SHARDS: usize = 16;
 pub struct Recorder {
     below: Arc<dyn FileSystem>,
     recording: Recording,
-    process_of: Box<dyn Fn(u32) -> u32 + Send + Sync>,
+    process_of: Box<dyn Fn(u32, AccessKind) -> u32 + Send + Sync>,
     /// What was recorded already of each open file, or, with the default handle, of files that need no open.
     told: [Mutex<HashMap<(NodeId, HandleId), Told>>; SHARDS],
 }
@@ -101,11 +101,11 @@ fn done(kind: AccessKind, place: Place) -> Done {
 
 impl Recorder {
     /// Records in `recording` what is done to `below`. `process_of` maps a thread, as numbered in a [`Context`], to
-    /// its process for the record, where known, while the caller waits.
+    /// its process for the record, where known, while the caller waits. It is also told the access.
     pub fn new(
         below: Arc<dyn FileSystem>,
         recording: Recording,
-        process_of: impl Fn(u32) -> u32 + Send + Sync + 'static,
+        process_of: impl Fn(u32, AccessKind) -> u32 + Send + Sync + 'static,
     ) -> Recorder {
         Recorder { below, recording, process_of: Box::new(process_of), told: Default::default() }
     }
@@ -121,7 +121,7 @@ impl Recorder {
 
     fn push(&self, context: &Context<'_>, mut done: Done) {
         if self.tells_processes() {
-            done.process = (self.process_of)(context.pid);
+            done.process = (self.process_of)(context.pid, done.kind);
         }
         self.recording.queue.push(Message::Done(done));
     }

@@ -65,7 +65,7 @@ impl Told {
 fn scene(level: RecordLevel) -> (Recorder, Told) {
     let recording = Recording::new(level);
     let told = Told { recording: recording.clone(), writer: Writer::new(level, level == RecordLevel::Process) };
-    (Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording, |thread| thread + 1), told)
+    (Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording, |thread, _| thread + 1), told)
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn names_that_the_client_got_are_told() {
     for with_names in [true, false] {
         let recording = Recording::new(RecordLevel::Command);
         let recording = if with_names { recording.with_names() } else { recording };
-        let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread| thread);
+        let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread, _| thread);
         let d = layer.make_directory(&ME, NodeId::ROOT, b"d", &DIRECTORY).unwrap().node;
         for name in [&b"a"[..], b"b", b"c"] {
             layer.make_directory(&ME, d, name, &DIRECTORY).unwrap();
@@ -409,7 +409,7 @@ impl AccessSink for Counting {
 fn nothing_is_lost_if_who_writes_is_slower_than_who_asks() {
     const EACH: u64 = 50_000;
     let recording = Recording::new(RecordLevel::Process);
-    let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread| thread);
+    let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread, _| thread);
     let (count, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     thread::scope(|scope| {
         let askers: Vec<_> = (0..3)
@@ -440,7 +440,7 @@ fn nothing_is_lost_if_who_writes_is_slower_than_who_asks() {
 #[test]
 fn who_cannot_be_written_down_does_nothing() {
     let recording = Recording::new(RecordLevel::Process);
-    let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread| thread);
+    let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread, _| thread);
     let failed = AtomicBool::new(false);
     thread::scope(|scope| {
         // They wait until the writer has failed, and are not kept waiting.
