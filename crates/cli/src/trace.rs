@@ -1,5 +1,6 @@
 //! `inarch trace`.
 
+mod statistics;
 pub mod stored;
 
 use std::ffi::OsString;
@@ -77,6 +78,10 @@ pub struct TraceArguments {
     #[arg(long, requires = "expect")]
     pub strict: bool,
 
+    /// Report what the command asked for, and what the trace cost
+    #[arg(long)]
+    pub stats: bool,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -102,6 +107,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         hash,
         expect,
         strict,
+        stats,
         sandbox,
         quiet,
         command,
@@ -141,6 +147,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         }
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
+    if stats {
+        statistics::tell(&report.statistics);
+    }
     if depfile.is_none() && json.is_none() && expected.is_none() && !quiet {
         write_summary(&report, &base);
     }

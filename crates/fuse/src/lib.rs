@@ -27,5 +27,5 @@ mod dispatch;
 mod session;
 pub mod wire;
 
-pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, ReadDirPlus, Scratch};
+pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, ReadDirPlus, RequestCounts, Scratch};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

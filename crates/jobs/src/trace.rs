@@ -18,6 +18,7 @@ mod line_error;
 mod lines;
 mod processes;
 mod serve;
+mod statistics;
 mod stored;
 mod touched;
 mod view;
@@ -35,6 +36,7 @@ pub use inarch_vfs::RecordLevel;
 pub use line_error::LineError;
 pub use lines::lines;
 pub use processes::TracedProcess;
+pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
@@ -81,6 +83,8 @@ pub struct TraceReport {
     pub accesses: u64,
     /// The processes that used files, if they are recorded, in the order in which they were first seen.
     pub processes: Vec<TracedProcess>,
+    /// What it cost; of a run nothing is known.
+    pub statistics: Statistics,
     /// Of a run: what is known of each tree; empty otherwise.
     pub trees: Vec<TracedTree>,
 }

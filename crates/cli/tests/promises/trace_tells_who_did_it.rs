@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{INARCH, assert_status, programs, scratch, stdout, trace_lines};
+use crate::support::{INARCH, assert_status, programs, scratch, stderr, stdout, trace_lines};
 
 #[test]
 fn with_parents_commands_and_ends() {
@@ -63,4 +63,32 @@ fn with_parents_commands_and_ends() {
         .map(|(process, command)| format!("{}: {command}\n", process["process"]));
     let expected = format!("  by {}    from {}    from {}: sh -c {script}\n", chain[0], chain[1], first["process"]);
     assert!(stdout(&why).ends_with(&expected), "{}\n{expected}", stdout(&why));
+}
+
+#[test]
+fn and_what_it_cost() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), vec![b'x'; 300_000]).unwrap();
+    let script = "cat file file | wc -c; test -e none";
+    let words = ["--stats", "--json", "t.json", "--", "sh", "-c", script];
+    let mut command = Command::new(INARCH);
+    let output = command.arg("trace").args(words).current_dir(dir.path()).env("PATH", programs()).output().unwrap();
+    assert_status(&output, 1);
+    assert_eq!(stdout(&output).trim(), "600000");
+    let lines = trace_lines(&at("t.json"), "requests");
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let number = |value: &Value| value.as_u64().unwrap();
+    let all: u64 = line["requests"].as_object().unwrap().values().map(number).sum();
+    // The shell, cat and wc are looked up and opened at least.
+    assert!(number(&line["requests"]["lookup"]) >= 4 && number(&line["requests"]["open"]) >= 4, "{line}");
+    assert!(line["elapsed"].as_f64().unwrap() > 0.0, "{line}");
+    let told = stderr(&output);
+    assert!(told.contains(&format!("{all} requests: ")) && told.contains(" of processor time"), "{told}");
+    // Some kernels do not count calls.
+    if let Some(read) = line.get("bytes_read") {
+        // From the file and from the pipe.
+        assert!(number(read) >= 1_200_000 && number(&line["bytes_written"]) >= 600_000, "{line}");
+        assert!(told.contains("the command read ") && told.contains("the command wrote "), "{told}");
+    }
 }

@@ -9,6 +9,7 @@
 mod agreement;
 mod answer;
 mod backing;
+mod counts;
 mod doubts;
 mod interrupts;
 mod message;
@@ -27,6 +28,7 @@ use zerocopy::FromBytes;
 
 pub use agreement::{ConnectionOptions, ReadDirPlus};
 pub(crate) use backing::Backings;
+pub use counts::RequestCounts;
 pub(crate) use doubts::Doubts;
 pub(crate) use parked::Pause;
 
@@ -63,6 +65,7 @@ pub struct Dispatcher<F: ?Sized> {
     rings: AtomicBool,
     parked: Parked,
     threads: usize,
+    counts: Arc<RequestCounts>,
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
@@ -73,7 +76,18 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
         let (backings, doubts) = (None, None);
-        Dispatcher { file_system, options, agreement, interrupts, backings, doubts, rings, parked, threads }
+        Dispatcher {
+            file_system,
+            options,
+            agreement,
+            interrupts,
+            backings,
+            doubts,
+            rings,
+            parked,
+            threads,
+            counts: Arc::default(),
+        }
     }
 
     /// Enables passthrough.
@@ -94,6 +108,11 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// Whether io_uring was negotiated.
     pub(crate) fn uses_rings(&self) -> bool {
         self.agreement.flags().is_some_and(|flags| flags & init_flag::OVER_IO_URING != 0)
+    }
+
+    /// The requests so far, and those to come.
+    pub fn counts(&self) -> Arc<RequestCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// The file system.
@@ -180,6 +199,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     ) -> usize {
         let Scratch { head, list } = scratch;
         let Some((header, length)) = take_head(message, head) else { return 0 };
+        self.counts.add(header.opcode);
         let long_setxattr = self.agreement.flags().is_some_and(|flags| flags & init_flag::SETXATTR_EXT != 0);
         let request = Request::parse(head, length, long_setxattr);
         if let Ok(request) = &request

@@ -25,7 +25,7 @@ pub(crate) use channel::DEVICE;
 pub use queues::RingSupport;
 use queues::{Queues, SWITCH, Start};
 
-use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, Doubts, MAX_DATA, MAX_MESSAGE, Scratch};
+use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, Doubts, MAX_DATA, MAX_MESSAGE, RequestCounts, Scratch};
 use crate::wire::OLDEST_MINOR_VERSION;
 use crate::wire::structs::{InHeader, LkIn, OutHeader};
 use waiting::Waiting;
@@ -119,6 +119,11 @@ impl<F: FileSystem + ?Sized> Session<F> {
         let waiting = options.connection.locks.then(Waiting::default);
         let (channel, rings) = (Channel::new(device), options.rings);
         Session { channel, dispatcher, threads, rings, queues, waiting }
+    }
+
+    /// The requests so far, and those to come.
+    pub fn counts(&self) -> Arc<RequestCounts> {
+        self.dispatcher.counts()
     }
 
     /// Serves until the mount is gone.

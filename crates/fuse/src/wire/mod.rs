@@ -69,6 +69,61 @@ pub mod opcode {
     pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
     pub const COPY_FILE_RANGE_64: u32 = 53;
+
+    /// The word for a request, in small letters; `other` for those that are unknown.
+    pub fn name(code: u32) -> &'static str {
+        match code {
+            LOOKUP => "lookup",
+            FORGET => "forget",
+            GETATTR => "getattr",
+            SETATTR => "setattr",
+            READLINK => "readlink",
+            SYMLINK => "symlink",
+            MKNOD => "mknod",
+            MKDIR => "mkdir",
+            UNLINK => "unlink",
+            RMDIR => "rmdir",
+            RENAME => "rename",
+            LINK => "link",
+            OPEN => "open",
+            READ => "read",
+            WRITE => "write",
+            STATFS => "statfs",
+            RELEASE => "release",
+            FSYNC => "fsync",
+            SETXATTR => "setxattr",
+            GETXATTR => "getxattr",
+            LISTXATTR => "listxattr",
+            REMOVEXATTR => "removexattr",
+            FLUSH => "flush",
+            INIT => "init",
+            OPENDIR => "opendir",
+            READDIR => "readdir",
+            RELEASEDIR => "releasedir",
+            FSYNCDIR => "fsyncdir",
+            GETLK => "getlk",
+            SETLK => "setlk",
+            SETLKW => "setlkw",
+            CREATE => "create",
+            INTERRUPT => "interrupt",
+            DESTROY => "destroy",
+            BATCH_FORGET => "batch-forget",
+            FALLOCATE => "fallocate",
+            READDIRPLUS => "readdirplus",
+            RENAME2 => "rename2",
+            LSEEK => "lseek",
+            COPY_FILE_RANGE => "copy-file-range",
+            SYNCFS => "syncfs",
+            TMPFILE => "tmpfile",
+            STATX => "statx",
+            COPY_FILE_RANGE_64 => "copy-file-range-64",
+            // Not supported, but asked for.
+            34 => "access",
+            39 => "ioctl",
+            40 => "poll",
+            _ => "other",
+        }
+    }
 }
 
 /// Flags of `INIT` (`FUSE_*` flags of `struct fuse_init_in`). Those above bit 31 are in a field of their own, which

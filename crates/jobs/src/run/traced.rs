@@ -17,7 +17,7 @@ use inarch_tree::{InodeId, Tree};
 use inarch_vfs::{FileSystem, Identity, RecordLevel, Recorder, Recording};
 
 use crate::lifecycle::LifecycleError;
-use crate::trace::{Extent, Touched, TraceReport, TracedTree};
+use crate::trace::{Extent, Statistics, Touched, TraceReport, TracedTree};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,8 @@ impl RunTrace {
         let touched = touched.without(is_outside);
         let status = ExitStatus::from_raw(i32::from(status) << 8);
         let (inherited, processes) = (Vec::new(), Vec::new());
-        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, trees })
+        let statistics = Statistics::default();
+        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees })
     }
 }
 

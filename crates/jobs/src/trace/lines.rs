@@ -1,5 +1,6 @@
 //! A trace as lines of JSON.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::TraceReport;
 use super::content::{Content, content};
+use super::statistics::{Calls, Statistics};
 use super::touched::{Change, Input, Output};
 use crate::kept::Bytes;
 use crate::record::{Identity, error_name};
@@ -73,6 +75,16 @@ fn is_unknown(process: &u32) -> bool {
     *process == 0
 }
 
+/// Numbers are seconds, calls and bytes.
+#[derive(Serialize)]
+struct StatisticsLine<'l> {
+    requests: BTreeMap<&'l str, u64>,
+    #[serde(flatten)]
+    calls: Option<Calls>,
+    elapsed: f64,
+    processor_time: f64,
+}
+
 #[derive(Serialize)]
 struct TreeLine {
     tree: Bytes,
@@ -128,6 +140,13 @@ pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Re
         let (process, parent, commands) = (*number, *parent, commands.iter().map(words).collect());
         let (status, signal) = (status.and_then(|status| status.code()), status.and_then(|status| status.signal()));
         line(out, &ProcessLine { process, parent, commands, status, signal })?;
+    }
+    let Statistics { requests, calls, elapsed, processor_time } = &report.statistics;
+    if !requests.is_empty() {
+        let mut by_kind = BTreeMap::new();
+        requests.iter().for_each(|(kind, count)| *by_kind.entry(*kind).or_default() += count);
+        let (elapsed, processor_time) = (elapsed.as_secs_f64(), processor_time.as_secs_f64());
+        line(out, &StatisticsLine { requests: by_kind, calls: *calls, elapsed, processor_time })?;
     }
     for super::TracedTree { destination, way, extent } in &report.trees {
         line(out, &TreeLine { tree: Bytes::path(destination), way, recorded: extent.name() })?;

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
-use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, ReadDirPlus, RequestCounts, Session, SessionOptions};
 use inarch_mount::{DEVICE, Detached, Mount};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,6 +25,7 @@ use tempfile::TempDir;
 use super::descriptors::inherited;
 use super::handle::{Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
+use super::statistics::{Calls, Statistics, calls, processor_time, requests};
 use super::touched::Touched;
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
@@ -108,16 +110,21 @@ pub(super) fn run_in_view(
             return Err(error);
         }
     };
+    let (began, time) = (Instant::now(), processor_time());
     started(handle.try_clone().map_err(setup("a descriptor"))?);
     let failure = failure(&stream)?;
-    let status = wait_for(&mut child, &handle, duty)?;
+    let (status, calls) = wait_for(&mut child, &handle, duty)?;
+    let elapsed = began.elapsed();
     if let Some((status, reason)) = failure {
         return Err(TraceError::NotExecuted { status, reason });
     }
+    let counts = Arc::clone(&served.counts);
     let Recorded { touched, accesses, processes } = served.finish(&namespace, duty)?;
+    let processor_time = processor_time().saturating_sub(time);
+    let statistics = Statistics { requests: requests(&counts), calls, elapsed, processor_time };
     let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
     let touched = touched.without(|path| is_outside(path) || request.ignored.is_ignored(path));
-    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, trees: Vec::new() })
+    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees: Vec::new() })
 }
 
 /// A number that nobody else can know.
@@ -126,8 +133,8 @@ fn unknown_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Waits for the command's end, and tells when it is stopped.
-fn wait_for(child: &mut Child, handle: &OwnedFd, duty: &Duty) -> Result<ExitStatus, TraceError> {
+/// Waits for the command's end, and tells when it is stopped. Returns its calls, too, where the kernel counts them.
+fn wait_for(child: &mut Child, handle: &OwnedFd, duty: &Duty) -> Result<(ExitStatus, Option<Calls>), TraceError> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     loop {
         match waitid(WaitId::PidFd(handle.as_fd()), options) {
@@ -137,7 +144,11 @@ fn wait_for(child: &mut Child, handle: &OwnedFd, duty: &Duty) -> Result<ExitStat
                 duty.events.emit(TraceEvent::CommandStopped);
             }
             Err(Errno::INTR) => {}
-            Ok(_) => return child.wait().map_err(|error| LifecycleError::Wait(error).into()),
+            Ok(_) => {
+                // They are gone with the wait.
+                let calls = calls(child.id());
+                return Ok((child.wait().map_err(LifecycleError::Wait)?, calls));
+            }
             Err(errno) => return Err(LifecycleError::Wait(errno.into()).into()),
         }
     }
@@ -264,6 +275,7 @@ struct Recorded {
 struct Served {
     recording: Recording,
     observer: Observer,
+    counts: Arc<RequestCounts>,
     writer: JoinHandle<io::Result<(Touched, u64)>>,
     session: JoinHandle<Result<(), String>>,
     /// Readable at the session's end.
@@ -289,6 +301,7 @@ impl Served {
         let layer = Arc::new(Recorder::new(layer, recording.clone(), process_of));
         let confinement = confinement.granted(Path::new(DEVICE), Access::Device)?;
         let session = Session::new(device, layer, session_options(request));
+        let counts = session.counts();
         let taken = recording.clone();
         let writer = thread::Builder::new().name("record".into()).spawn(move || {
             let mut touched = Touched::default();
@@ -304,7 +317,7 @@ impl Served {
             session.run().map_err(|error| error.to_string())
         });
         let session = session.map_err(LifecycleError::Thread)?;
-        Ok(Served { recording, observer, writer, session, ended: ended.into() })
+        Ok(Served { recording, observer, counts, writer, session, ended: ended.into() })
     }
 
     /// Waits until the last process has left the view, or until the trace is stopped. Returns what was
