@@ -115,13 +115,13 @@ pub struct Input<'t> {
     /// Why the first operation on it failed, if one did.
     pub error: Option<Errno>,
     names: Option<&'t BTreeSet<Name>>,
-    pids: &'t BTreeSet<u32>,
+    pids: Option<&'t BTreeSet<u32>>,
 }
 
 impl<'t> Input<'t> {
     /// The processes that used it, if processes are recorded.
     pub fn processes(&self) -> impl Iterator<Item = u32> + use<'t> {
-        self.pids.iter().copied()
+        self.pids.into_iter().flatten().copied()
     }
 
     /// Of a directory that was listed: the names that the command got, and which were there before it, sorted. If it read a
@@ -192,13 +192,29 @@ struct Known {
     attributes: bool,
     is_directory: bool,
     error: Option<Errno>,
-    identity: Option<Identity>,
+    identity: Option<Box<Identity>>,
+    more: Option<Box<More>>,
+}
+
+/// What is known of few things. There can be millions of paths, most of them absent.
+#[derive(Clone, Debug, Default)]
+struct More {
     target: Option<Box<[u8]>>,
     names: Option<BTreeSet<Name>>,
     pids: BTreeSet<u32>,
 }
 
 impl Known {
+    fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    fn is_of(&mut self, process: Option<u32>) {
+        if let Some(process) = process {
+            self.more().pids.insert(process);
+        }
+    }
+
     fn uses(&mut self, one: Use) {
         self.uses |= one.bit();
         self.is_there();
@@ -285,7 +301,7 @@ impl Touched {
     pub(crate) fn was_read(&mut self, path: &[u8], identity: Identity) {
         let known = self.known.entry(self.absolute(path)).or_default();
         known.uses(Use::Read);
-        known.identity = Some(identity);
+        known.identity = Some(Box::new(identity));
     }
 
     /// What was touched here, but at and beneath `point` what was touched in another tree that was mounted there.
@@ -302,9 +318,10 @@ impl Touched {
         self.known.iter().filter_map(|(path, known)| {
             let kept_parts = if known.kept_parts { Use::Read.bit() } else { 0 };
             let uses = known.uses | kept_parts;
-            let Known { identity, error, .. } = *known;
-            let (target, names) = (known.target.as_deref().map(shown_path), known.names.as_ref());
-            let pids = &known.pids;
+            let (identity, error, more) = (known.identity.as_deref().copied(), known.error, known.more.as_deref());
+            let target = more.and_then(|more| more.target.as_deref()).map(shown_path);
+            let names = more.and_then(|more| more.names.as_ref());
+            let pids = more.map(|more| &more.pids);
             (uses != 0).then(|| Input { path: shown_path(path), uses, identity, target, error, names, pids })
         })
     }
@@ -348,7 +365,7 @@ impl Touched {
     fn original(&mut self, path: &[u8]) -> Option<&mut Known> {
         let original = self.places.original(path)?;
         let known = self.known.entry(original).or_default();
-        known.pids.extend(self.process);
+        known.is_of(self.process);
         Some(known)
     }
 
@@ -367,7 +384,7 @@ impl Touched {
             self.places.pin(path, original.clone(), false);
         }
         let known = self.known.entry(original).or_default();
-        known.pids.extend(self.process);
+        known.is_of(self.process);
         Some(known)
     }
 
@@ -463,7 +480,7 @@ impl AccessSink for Touched {
         let seen = listed.names().filter(|name| !changed.contains_key(*name) || was_there(name)).map(Name::from);
         let removed = changed.iter().filter(|(name, put)| matches!(put, Put::Gone) && was_there(name));
         let names: Vec<Name> = seen.chain(removed.map(|(name, _)| name.clone())).collect();
-        self.known.entry(original).or_default().names.get_or_insert_default().extend(names);
+        self.known.entry(original).or_default().more().names.get_or_insert_default().extend(names);
         Ok(())
     }
 
@@ -518,7 +535,9 @@ impl Touched {
             AccessKind::List => known.uses(Use::Listed),
             AccessKind::ReadLink => {
                 known.uses(Use::Followed);
-                known.target = access.detail.map(Into::into);
+                if let Some(target) = access.detail {
+                    known.more().target = Some(target.into());
+                }
             }
             AccessKind::GetXattr | AccessKind::ListXattrs => known.uses(Use::Xattrs),
             AccessKind::OpenWrite | AccessKind::Write | AccessKind::Allocate => known.writes(),
@@ -539,7 +558,7 @@ impl Touched {
             known.is_directory = is_directory;
         }
         if !known.written && !known.attributes && known.identity.is_none() {
-            known.identity = access.identity;
+            known.identity = access.identity.map(Box::new);
         }
     }
 

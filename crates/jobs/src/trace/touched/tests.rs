@@ -327,3 +327,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_path_that_was_looked_for_takes_little_memory() {
+    // With its name, and half of the map's slots unused, less than 200 bytes.
+    assert!(size_of::<Known>() <= 32, "{}", size_of::<Known>());
+}
