@@ -56,13 +56,16 @@ fn compiled(dir: &Path, program: &str, options: &[&str]) -> String {
 #[test]
 fn looking_is_told_from_reading() {
     python(
-        "for name in stat open read access path xattr; do echo $name > $name; done; ln -s stat link; mkdir d",
+        "for name in stat statx open read access rights path xattr; do echo $name > $name; done; ln -s stat link; mkdir d",
         r#"
 import os, ctypes
 os.stat("stat"), os.lstat("link"), os.access("access", os.R_OK), os.statvfs("d")
+# statx(2), faccessat2(2), and newfstatat(2) with AT_EMPTY_PATH.
+assert ctypes.CDLL(None).statx(-100, b"statx", 0, 0x7ff, bytes(256)) == 0
+os.access("rights", os.W_OK, effective_ids=True)
 os.close(os.open("open", os.O_RDONLY)); open("read").read()
 path = os.open("path", os.O_PATH)
-os.stat(path); os.stat("", dir_fd=path) if False else None
+os.stat(path)
 try: os.getxattr("xattr", "user.none")
 except OSError: pass
 os.listxattr("xattr")
@@ -74,7 +77,9 @@ os.listxattr("xattr")
         open: found read
         path: found
         read: found read
+        rights: found
         stat: found
+        statx: found
         xattr: found
         ",
     );
