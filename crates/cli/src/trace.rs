@@ -1,6 +1,7 @@
 //! `inarch trace`.
 
 pub mod stored;
+mod verified;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,9 +33,10 @@ Examples:
   inarch trace -o hello.d -- cc -o hello hello.c
   inarch trace --json trace.json -- ./configure
   inarch trace --expect sources.txt make   does it read anything else?
+  inarch trace --verify make               is the record all that it needs?
 
 The command sees this machine's files through a private mount and works on the files themselves. Its status is the \
-command's; 1 if that is 0 and --expect finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
+command's; 1 if that is 0 and --expect or --verify finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
 'inarch trace -- diff A B' runs diff(1).")]
 pub struct TraceArguments {
     /// What to do with traces, instead.
@@ -77,6 +79,10 @@ pub struct TraceArguments {
     #[arg(long, requires = "expect")]
     pub strict: bool,
 
+    /// Run the command again with nothing but the recorded files, and fail if it makes something else
+    #[arg(long)]
+    pub verify: bool,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -102,6 +108,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         hash,
         expect,
         strict,
+        verify,
         sandbox,
         quiet,
         command,
@@ -123,6 +130,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
         outside: outside.collect::<Result<_, _>>()?,
         ignored,
+        verify,
         sandbox: sandbox.into(),
     };
     let events = Events::new(move |event| match event {
@@ -141,7 +149,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         }
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
-    if depfile.is_none() && json.is_none() && expected.is_none() && !quiet {
+    if depfile.is_none() && json.is_none() && expected.is_none() && !verify && !quiet {
         write_summary(&report, &base);
     }
     if let Some(file) = depfile {
@@ -152,7 +160,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         write(file, |out| trace::lines(&report, hash, out)).map_err(|error| anyhow!("the trace: {error}"))?;
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
-    Ok(if report.status.success() && !is_as_expected { ExitCode::FAILURE } else { code(report.status) })
+    let is_verified = report.verification.as_ref().is_none_or(|verification| verified::told(verification, quiet));
+    let is_good = is_as_expected && is_verified;
+    Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
 }
 
 /// Says what was not as expected; whether nothing was that counts.

@@ -22,8 +22,9 @@ use rustix::thread::{CapabilitySet, capabilities};
 use tempfile::TempDir;
 
 use super::descriptors::inherited;
-use super::handle::{Duty, TraceEvent, handle_of};
+use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::touched::Touched;
+use super::verify::Trial;
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::lifecycle::LifecycleError;
@@ -38,17 +39,30 @@ use crate::record::processes::Processes;
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The main function of a trace's thread. The command dies with this thread.
-pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, TraceError> {
+pub(super) fn trace(request: &TraceRequest, current: &Current, duty: &Duty) -> Result<TraceReport, TraceError> {
     let root = Path::new("/");
-    let layer = host()?;
+    let layer = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
-    run_in_view(request, layer, confinement, Streams::default(), duty, |command| duty.is_ready(command))
+    // Each file that the command has open takes one here.
+    let limit = take_limit().map(|(soft, _)| soft);
+    let given = Given { limit, ..Given::default() };
+    let started = |command| {
+        current.is(command);
+        duty.is_ready(());
+    };
+    let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
+    if request.verify {
+        report.verification = Some(Trial { request, first: &report, limit, current, duty }.verify());
+    }
+    report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
+    Ok(report)
 }
 
 /// This machine's files, for a view.
-fn host() -> Result<Arc<HostDirectory>, TraceError> {
+pub(super) fn host(read_only: bool) -> Result<Arc<HostDirectory>, TraceError> {
     let options = HostOptions {
         changes: Changes::Host,
+        read_only,
         submounts: Submounts::Merged,
         host_files_from: PASSTHROUGH_FROM,
         ..HostOptions::default()
@@ -57,21 +71,23 @@ fn host() -> Result<Arc<HostDirectory>, TraceError> {
     Ok(Arc::new(HostDirectory::new(Path::new("/"), options).map_err(fail)?))
 }
 
-/// The standard streams of a command; by default, those of this process.
+/// What a command gets from its starter: standard streams, by default those of this process, and the soft limit of
+/// descriptors, by default the present one.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct Given {
     pub input: Option<Stdio>,
     pub output: Option<Stdio>,
     pub errors: Option<Stdio>,
+    pub limit: Option<u64>,
 }
 
-/// Runs the command with `layer` as its root directory, and records what it does there. `confinement` is that of the threads
-/// that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
+/// Runs the command with `layer` as its root directory, and records what it does there, ignored paths included. `confinement`
+/// is that of the threads that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
 pub(super) fn run_in_view(
     request: &TraceRequest,
     layer: Arc<dyn FileSystem>,
     confinement: Confinement,
-    streams: Streams,
+    given: Given,
     duty: &Duty,
     started: impl FnOnce(OwnedFd),
 ) -> Result<TraceReport, TraceError> {
@@ -82,13 +98,12 @@ pub(super) fn run_in_view(
     let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(setup("a socket"))?;
     let socket = OsString::from(name);
-    // Each file that the command has open takes one here.
-    let limit = take_limit().map_or_else(OsString::new, |(soft, _)| soft.to_string().into());
+    let Given { input, output, errors, limit } = given;
+    let limit = limit.map_or_else(OsString::new, |soft| soft.to_string().into());
     let (view, device) = View::new()?;
     let served = Served::start(device, request, layer, confinement)?;
     let mut child = Command::new("/proc/self/exe");
     child.args(words((&socket, view.point(), &limit), &outside, &request.command));
-    let Streams { input, output, errors } = streams;
     input.map(|input| child.stdin(input));
     output.map(|output| child.stdout(output));
     errors.map(|errors| child.stderr(errors));
@@ -115,8 +130,8 @@ pub(super) fn run_in_view(
     }
     let (touched, accesses) = served.finish(&namespace, duty)?;
     let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
-    let touched = touched.without(|path| is_outside(path) || request.ignored.is_ignored(path));
-    Ok(TraceReport { status, touched, outside, inherited, accesses })
+    let touched = touched.without(is_outside);
+    Ok(TraceReport { status, touched, outside, inherited, accesses, verification: None })
 }
 
 /// A number that nobody else can know.
