@@ -46,9 +46,16 @@ fn tell_changed(changed: &[PathBuf]) {
 
 /// Says what another run did otherwise, and what that means.
 fn tell_different(different: &Different) {
-    let Different { again, missed, with_all } = different;
+    let Different { again, missed, changed, with_all } = different;
     tell_run("with the recorded files alone", again);
     tell_some("looked for, but not in the trace", missed.iter().map(|path| shown(path).to_string()));
+    tell_some("changed since the first run", changed.iter().map(|path| shown(path).to_string()));
+    if !changed.is_empty() {
+        complain(
+            "not verified: another program changed files that the command uses; try again when they stay as they are",
+        );
+        return;
+    }
     if with_all.is_same() {
         complain("not verified: the command needs files that the trace does not have");
         return;

@@ -20,6 +20,7 @@ use std::thread;
 use inarch_vfs::{Changes, Only, RecordLevel, Shown};
 
 use super::compare::{Mismatch, changes, compare};
+use super::content::is_changed;
 use super::handle::{Current, Duty};
 use super::serve::{Given, host, run_in_view};
 use super::touched::{Change, Use};
@@ -59,6 +60,8 @@ pub struct Different {
     pub again: Again,
     /// What it looked for in vain although it is there: at most 64 paths.
     pub missed: Vec<PathBuf>,
+    /// Files that it used and that somebody else changed since the first run.
+    pub changed: Vec<PathBuf>,
     /// A third run, with everything that was there before the command. If that differs too, the command is not reproducible.
     pub with_all: Again,
 }
@@ -134,7 +137,14 @@ impl Trial<'_> {
         if self.duty.stop.is_stopped() {
             return Ok(Verification::Stopped);
         }
-        Ok(Verification::Different(Different { again, missed, with_all }))
+        Ok(Verification::Different(Different { again, missed, changed: self.changed_meanwhile(), with_all }))
+    }
+
+    /// The files whose content the command used, and which are not as they were then.
+    fn changed_meanwhile(&self) -> Vec<PathBuf> {
+        let inputs = self.first.touched.inputs().filter(|input| input.is_content());
+        let changed = inputs.filter(|input| input.identity.is_some_and(|identity| is_changed(input.path, identity)));
+        changed.map(|input| input.path.to_owned()).collect()
     }
 
     fn is_ignored(&self, path: &Path) -> bool {
