@@ -83,6 +83,10 @@ pub struct TraceArguments {
     #[arg(long)]
     pub verify: bool,
 
+    /// After that, look for files without which it makes the same, in at most RUNS runs
+    #[arg(long, value_name = "RUNS", requires = "verify", num_args = 0..=1, require_equals = true, default_missing_value = "500")]
+    pub minimise: Option<u32>,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -109,6 +113,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         expect,
         strict,
         verify,
+        minimise,
         sandbox,
         quiet,
         command,
@@ -131,6 +136,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         outside: outside.collect::<Result<_, _>>()?,
         ignored,
         verify,
+        minimise,
         sandbox: sandbox.into(),
     };
     let events = Events::new(move |event| match event {

@@ -18,6 +18,7 @@ mod globs;
 mod handle;
 mod line_error;
 mod lines;
+mod minimise;
 mod serve;
 mod stored;
 mod touched;
@@ -37,6 +38,7 @@ pub use handle::{TraceEvent, TraceHandle, start};
 pub use inarch_vfs::RecordLevel;
 pub use line_error::LineError;
 pub use lines::lines;
+pub use minimise::Minimised;
 pub use stored::{StoredInput, StoredOutput, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
 pub use verify::{Again, Different, Ended, Verification};
@@ -60,6 +62,8 @@ pub struct TraceRequest {
     pub ignored: Ignored,
     /// Whether the command is run again, to see whether the recorded inputs are all that it needs.
     pub verify: bool,
+    /// Whether then, in at most so many runs, inputs are looked for without which it makes the same.
+    pub minimise: Option<u32>,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
@@ -69,7 +73,7 @@ impl TraceRequest {
     pub fn new(command: Vec<OsString>) -> TraceRequest {
         let (outside, ignored) = (Vec::new(), Ignored::default());
         let (level, sandbox) = (RecordLevel::Command, Sandbox::default());
-        TraceRequest { command, level, outside, ignored, verify: false, sandbox }
+        TraceRequest { command, level, outside, ignored, verify: false, minimise: None, sandbox }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use inarch_jobs::shown;
-use inarch_jobs::trace::{Again, Different, TraceError, Verification};
+use inarch_jobs::trace::{Again, Different, Minimised, Mismatch, TraceError, Verification};
 
 use crate::output::complain;
 
@@ -13,10 +13,11 @@ const MOST: usize = 20;
 /// Says whether the record is complete; whether it is.
 pub fn told(verification: &Result<Verification, TraceError>, quiet: bool) -> bool {
     match verification {
-        Ok(Verification::Verified { outputs }) => {
+        Ok(Verification::Verified { outputs, minimised }) => {
             if !quiet {
                 complain(format_args!("verified: {} from the recorded files alone", same(*outputs)));
             }
+            minimised.iter().for_each(|minimised| tell_surplus(minimised, quiet));
             return true;
         }
         Ok(Verification::Unclean { changed }) => tell_changed(changed),
@@ -35,58 +36,74 @@ fn same(outputs: usize) -> String {
     }
 }
 
+/// Says which files can be missing.
+fn tell_surplus(minimised: &Minimised, quiet: bool) {
+    let Minimised { surplus, files, runs, is_whole } = minimised;
+    for path in surplus {
+        complain(format_args!("surplus: {}", shown(path)));
+    }
+    if !quiet {
+        let rest = if *is_whole { "" } else { "; not all others were tried" };
+        complain(format_args!("{} of {files} files are surplus, by {runs} runs{rest}", surplus.len()));
+    }
+}
+
 /// Says why the command cannot be run again as it was.
 fn tell_changed(changed: &[PathBuf]) {
-    tell_some("changed what was there before", changed.iter().map(|path| shown(path).to_string()));
+    tell_paths("changed what was there before: ", changed);
     complain(
         "not verified: the command changed files that were there before it, so it cannot be run on them again; start from \
          a clean state, such as after 'make clean', or leave them out with --ignore",
     );
 }
 
-/// Says what another run did otherwise, and what that means.
+/// Says what the further runs did otherwise, and what that means.
 fn tell_different(different: &Different) {
     let Different { again, missed, changed, with_all } = different;
-    tell_run("with the recorded files alone", again);
-    tell_some("looked for, but not in the trace", missed.iter().map(|path| shown(path).to_string()));
-    tell_some("changed since the first run", changed.iter().map(|path| shown(path).to_string()));
-    if !changed.is_empty() {
-        complain(
-            "not verified: another program changed files that the command uses; try again when they stay as they are",
-        );
-        return;
+    let (alone, all, both) = ("with the recorded files alone", "with all files", "either way");
+    if again.ended == with_all.ended {
+        tell_end(both, again);
+    } else {
+        tell_end(alone, again);
+        tell_end(all, with_all);
     }
-    if with_all.is_same() {
-        complain("not verified: the command needs files that the trace does not have");
-        return;
+    let is_in = |other: &'_ Again, mismatch: &Mismatch| other.mismatches.contains(mismatch);
+    let (common, only_alone): (Vec<_>, Vec<_>) =
+        again.mismatches.iter().partition(|mismatch| is_in(with_all, mismatch));
+    let only_all = with_all.mismatches.iter().filter(|mismatch| !is_in(again, mismatch)).collect();
+    for (how, mismatches) in [(both, common), (alone, only_alone), (all, only_all)] {
+        tell_some(&format!("{how}, "), mismatches.into_iter().map(|mismatch| mismatch.to_string()).collect());
     }
-    tell_run("with all files", with_all);
-    complain("not verified: the command is not reproducible: a run with all files differs as well");
+    tell_paths("looked for, but not in the trace: ", missed);
+    tell_paths("changed since the first run: ", changed);
+    complain(if !changed.is_empty() {
+        "not verified: another program changed files that the command uses; try again when they stay as they are"
+    } else if with_all.is_same() {
+        "not verified: the command needs files that the trace does not have"
+    } else {
+        "not verified: the command is not reproducible: it makes something else with all files, too; leave out with \
+         --ignore what does not matter"
+    });
 }
 
-fn tell_run(how: &str, Again { ended, said, mismatches }: &Again) {
+fn tell_end(how: &str, Again { ended, said, .. }: &Again) {
     if let Some(ended) = ended {
         complain(format_args!("{how}, the command ended otherwise: {ended}"));
         for line in said {
             complain(format_args!("| {line}"));
         }
     }
-    for mismatch in mismatches.iter().take(MOST) {
-        complain(format_args!("{how}, {mismatch}"));
-    }
-    tell_rest(mismatches.len());
 }
 
-fn tell_some(what: &str, paths: impl ExactSizeIterator<Item = String>) {
-    let count = paths.len();
-    for path in paths.take(MOST) {
-        complain(format_args!("{what}: {path}"));
-    }
-    tell_rest(count);
+fn tell_paths(what: &str, paths: &[PathBuf]) {
+    tell_some(what, paths.iter().map(|path| shown(path).to_string()).collect());
 }
 
-fn tell_rest(count: usize) {
-    if count > MOST {
-        complain(format_args!("and {} more", count - MOST));
+fn tell_some(what: &str, lines: Vec<String>) {
+    for line in lines.iter().take(MOST) {
+        complain(format_args!("{what}{line}"));
+    }
+    if lines.len() > MOST {
+        complain(format_args!("{what}{} more", lines.len() - MOST));
     }
 }

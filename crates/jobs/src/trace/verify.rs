@@ -22,6 +22,7 @@ use inarch_vfs::{Changes, Only, RecordLevel, Shown};
 use super::compare::{Mismatch, changes, compare};
 use super::content::is_changed;
 use super::handle::{Current, Duty};
+use super::minimise::{Minimised, minimise};
 use super::serve::{Given, host, run_in_view};
 use super::touched::{Change, Use};
 use super::{TraceError, TraceReport, TraceRequest};
@@ -41,6 +42,8 @@ pub enum Verification {
     Verified {
         /// The number of files, directories and links that were compared.
         outputs: usize,
+        /// Which of them it does not need, if that was asked.
+        minimised: Option<Minimised>,
     },
     /// The command changed or removed what was there before, so there is nothing left to run it on again.
     Unclean {
@@ -85,7 +88,7 @@ impl Again {
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// With this status.
     Status(ExitStatus),
@@ -131,7 +134,8 @@ impl Trial<'_> {
             return Ok(Verification::Stopped);
         }
         if again.is_same() {
-            return Ok(Verification::Verified { outputs: made.len() });
+            let minimised = self.request.minimise.map(|most| self.minimise(&shown, &made, most)).transpose()?;
+            return Ok(Verification::Verified { outputs: made.len(), minimised });
         }
         let (with_all, _) = self.run(shown.and_all_others(), &made)?;
         if self.duty.stop.is_stopped() {
@@ -145,6 +149,21 @@ impl Trial<'_> {
         let inputs = self.first.touched.inputs().filter(|input| input.is_content());
         let changed = inputs.filter(|input| input.identity.is_some_and(|identity| is_changed(input.path, identity)));
         changed.map(|input| input.path.to_owned()).collect()
+    }
+
+    /// Looks for files without which it makes the same.
+    fn minimise(&self, shown: &Shown, made: &BTreeMap<&Path, Change>, most_runs: u32) -> Result<Minimised, TraceError> {
+        let is_directory = |mode: u32| mode & libc::S_IFMT == libc::S_IFDIR;
+        let used = self.first.touched.inputs().filter(|input| !input.is(Use::Absent));
+        let files = used.filter(|input| input.identity.is_some_and(|identity| !is_directory(identity.mode)));
+        let files: Vec<&Path> = files.map(|input| input.path).collect();
+        minimise(&files, most_runs, |away| {
+            let mut shown = shown.clone();
+            away.iter().for_each(|path| shown.hide(path.as_os_str().as_bytes()));
+            let (again, _) = self.run(shown, made)?;
+            // A run that was stopped says nothing.
+            Ok((!self.duty.stop.is_stopped()).then(|| again.is_same()))
+        })
     }
 
     fn is_ignored(&self, path: &Path) -> bool {
