@@ -253,6 +253,35 @@ fn a_run_sees_what_the_first_one_saw() {
 }
 
 #[test]
+fn files_that_are_not_needed_are_told() {
+    let dir = scratch();
+    host(
+        "sh",
+        &["-c", "mkdir d e; for name in a b c d/1 d/2 e/1; do echo $name > $name; done; ln -s a link"],
+        dir.path(),
+    );
+    let script = "cat a b link > /dev/null; cat c > out; cat d/1 d/2 > /dev/null; ls e > out2; test -e e/1; exit 0";
+    let minimise = |option| {
+        let output = verify_script(dir.path(), &[option], script);
+        assert_status(&output, 0);
+        let lines = said(&output, dir.path());
+        assert_eq!(lines[0], "verified: the same 2 outputs from the recorded files alone");
+        host("sh", &["-c", "cat a b c d/1 e/1 > /dev/null; rm out out2"], dir.path());
+        lines
+    };
+    let lines = minimise("--minimise");
+    let ours: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("surplus: ")).collect();
+    let ours: Vec<&str> = ours.into_iter().filter(|path| !path.starts_with('/')).collect();
+    assert_eq!(ours, ["a", "b", "d/1", "d/2", "link"]);
+    let end = lines.last().unwrap();
+    assert!(end.contains(" files are surplus, by ") && end.ends_with(" runs"), "{end}");
+    let lines = minimise("--minimise=3");
+    assert!(lines.last().unwrap().ends_with(" by 3 runs; not all others were tried"), "{lines:?}");
+    let alone = Command::new(INARCH).args(["trace", "--minimise", "true"]).output().unwrap();
+    assert!(!alone.status.success() && stderr(&alone).contains("--verify"), "{}", stderr(&alone));
+}
+
+#[test]
 fn users_verify_as_well() {
     let dir = scratch();
     chown(dir.path(), Some(1), Some(1)).unwrap();
