@@ -247,6 +247,16 @@ fn a_run_sees_what_the_first_one_saw() {
     let output = verify_script(dir.path(), &[], "echo x > failed; exit 3");
     assert_status(&output, 3);
     assert_eq!(said(&output, dir.path()), [ONE]);
+    // It reads the same file from the same place.
+    let script = format!(
+        "{{ read first; {INARCH} trace --verify -- sh -c 'read second; cat > copy; echo $second >> copy'; }} < input"
+    );
+    host("sh", &["-c", "printf '1\\n2\\n3\\n4\\n' > input"], dir.path());
+    let output = Command::new("bash").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(
+        (said(&output, dir.path()), fs::read_to_string(dir.path().join("copy")).unwrap()),
+        (vec![ONE.to_owned()], "3\n4\n2\n".to_owned())
+    );
     let output = verify_script(dir.path(), &[], "cat a.c > /dev/null");
     assert_eq!(said(&output, dir.path()), ["verified: the same end without outputs from the recorded files alone"]);
     assert_eq!(stdout(&output), "");

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use super::descriptors::inherited;
 use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::touched::Touched;
-use super::verify::Trial;
+use super::verify::{InputFile, Trial};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::lifecycle::LifecycleError;
@@ -50,9 +50,10 @@ pub(super) fn trace(request: &TraceRequest, current: &Current, duty: &Duty) -> R
         current.is(command);
         duty.is_ready(());
     };
+    let input = InputFile::of_this_process();
     let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
     if request.verify {
-        report.verification = Some(Trial { request, first: &report, limit, current, duty }.verify());
+        report.verification = Some(Trial { request, first: &report, input, limit, current, duty }.verify());
     }
     report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
     Ok(report)

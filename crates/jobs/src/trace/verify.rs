@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_vfs::{Changes, Only, RecordLevel, Shown};
+use rustix::fs::{FileType, fstat, tell};
 
 use super::compare::{Mismatch, changes, compare};
 use super::content::is_changed;
@@ -105,12 +106,34 @@ impl fmt::Display for Ended {
     }
 }
 
+/// A regular file as standard input, and where the command began to read it, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InputFile(u64);
+
+impl InputFile {
+    /// What this process has; `None` if it is no regular file.
+    pub fn of_this_process() -> Option<InputFile> {
+        let input = io::stdin();
+        let is_file = fstat(&input).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+        tell(&input).ok().filter(|_| is_file).map(InputFile)
+    }
+
+    /// The same again, with a position of its own.
+    fn reopened(self) -> io::Result<Stdio> {
+        let mut file = File::open("/proc/self/fd/0")?;
+        file.seek(SeekFrom::Start(self.0))?;
+        Ok(file.into())
+    }
+}
+
 /// A command that was traced, to be run again.
 pub(super) struct Trial<'t> {
     pub request: &'t TraceRequest,
     /// The first run, with ignored paths.
     pub first: &'t TraceReport,
-    /// The soft limit of descriptors that the command had.
+    /// Its standard input, if that can be read again.
+    pub input: Option<InputFile>,
+    /// The soft limit of descriptors that it had.
     pub limit: Option<u64>,
     pub current: &'t Current,
     pub duty: &'t Duty,
@@ -199,6 +222,7 @@ impl Trial<'_> {
     /// Runs it with this much visible, and compares what it made with what the first run `made`. Also returns what it missed.
     fn run(&self, shown: Shown, made: &BTreeMap<&Path, Change>) -> Result<(Again, Vec<PathBuf>), TraceError> {
         let setup = |error: io::Error| LifecycleError::Setup { what: "a temporary file", error };
+        let no_input = |error: io::Error| LifecycleError::Setup { what: "the standard input once more", error };
         let only = Arc::new(Only::of(host(true)?, shown));
         let place = UpperPlace::ThrownAway(spool_directory());
         let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
@@ -213,7 +237,7 @@ impl Trial<'_> {
         }
         let mut printed = tempfile::tempfile_in(spool_directory()).map_err(setup)?;
         let given = Given {
-            input: Some(Stdio::null()),
+            input: Some(self.input.map_or_else(|| Ok(Stdio::null()), InputFile::reopened).map_err(no_input)?),
             output: Some(printed.try_clone().map_err(setup)?.into()),
             errors: Some(printed.try_clone().map_err(setup)?.into()),
             limit: self.limit,
