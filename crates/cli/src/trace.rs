@@ -2,6 +2,7 @@
 
 mod statistics;
 pub mod stored;
+mod verified;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,9 +34,10 @@ Examples:
   inarch trace -o hello.d -- cc -o hello hello.c
   inarch trace --json trace.json -- ./configure
   inarch trace --expect sources.txt make   does it read anything else?
+  inarch trace --verify make               is the record all that it needs?
 
 The command sees this machine's files through a private mount and works on the files themselves. Its status is the \
-command's; 1 if that is 0 and --expect finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
+command's; 1 if that is 0 and --expect or --verify finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
 'inarch trace -- diff A B' runs diff(1).")]
 pub struct TraceArguments {
     /// What to do with traces, instead.
@@ -82,6 +84,14 @@ pub struct TraceArguments {
     #[arg(long)]
     pub stats: bool,
 
+    /// Run the command again with nothing but the recorded files, and fail if it makes something else
+    #[arg(long)]
+    pub verify: bool,
+
+    /// After that, look for files without which it makes the same, in at most RUNS runs
+    #[arg(long, value_name = "RUNS", requires = "verify", num_args = 0..=1, require_equals = true, default_missing_value = "500")]
+    pub minimise: Option<u32>,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -108,6 +118,8 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         expect,
         strict,
         stats,
+        verify,
+        minimise,
         sandbox,
         quiet,
         command,
@@ -129,6 +141,8 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
         outside: outside.collect::<Result<_, _>>()?,
         ignored,
+        verify,
+        minimise,
         sandbox: sandbox.into(),
     };
     let events = Events::new(move |event| match event {
@@ -150,7 +164,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if stats {
         statistics::tell(&report.statistics);
     }
-    if depfile.is_none() && json.is_none() && expected.is_none() && !quiet {
+    if depfile.is_none() && json.is_none() && expected.is_none() && !verify && !quiet {
         write_summary(&report, &base);
     }
     if let Some(file) = depfile {
@@ -161,7 +175,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         write_lines(&report, hash, file)?;
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
-    Ok(if report.status.success() && !is_as_expected { ExitCode::FAILURE } else { code(report.status) })
+    let is_verified = report.verification.as_ref().is_none_or(|verification| verified::told(verification, quiet));
+    let is_good = is_as_expected && is_verified;
+    Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
 }
 
 /// Says what was not as expected; whether nothing was that counts.

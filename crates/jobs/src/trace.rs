@@ -6,8 +6,10 @@
 //!    in place. Data of large and written files passes through the kernel, where it permits that.
 //! 3. Each access is added to what is known of its path ([`Touched`]): whether what was there before the command was read, looked
 //!    at, or missing, and what the command left there.
-//! 4. When the last process is gone there is a [`TraceReport`].
+//! 4. When the last process is gone there is a [`TraceReport`]. Whether the record is complete, another run in a view of
+//!    nothing but the recorded inputs can tell ([`verify`]).
 
+mod compare;
 mod content;
 mod depfile;
 mod descriptors;
@@ -16,17 +18,20 @@ mod globs;
 mod handle;
 mod line_error;
 mod lines;
+mod minimise;
 mod processes;
 mod serve;
 mod statistics;
 mod stored;
 mod touched;
+mod verify;
 mod view;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+pub use compare::{Mismatch, MismatchKind};
 pub use depfile::depfile;
 pub use descriptors::Inherited;
 pub use difference::{Difference, differences};
@@ -35,15 +40,18 @@ pub use handle::{TraceEvent, TraceHandle, start};
 pub use inarch_vfs::RecordLevel;
 pub use line_error::LineError;
 pub use lines::lines;
+pub use minimise::Minimised;
 pub use processes::TracedProcess;
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
+pub use verify::{Again, Different, Ended, Verification};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
 
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::Sandbox;
 use crate::path_error::PathError;
+use crate::upper::UpperError;
 
 /// What to trace.
 #[derive(Clone, Debug)]
@@ -56,6 +64,10 @@ pub struct TraceRequest {
     pub outside: Vec<PathBuf>,
     /// Paths that are recorded, but left out of the report.
     pub ignored: Ignored,
+    /// Whether the command is run again, to see whether the recorded inputs are all that it needs.
+    pub verify: bool,
+    /// Whether then, in at most so many runs, inputs are looked for without which it makes the same.
+    pub minimise: Option<u32>,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
@@ -64,7 +76,8 @@ impl TraceRequest {
     /// Of this command, by default options.
     pub fn new(command: Vec<OsString>) -> TraceRequest {
         let (outside, ignored) = (Vec::new(), Ignored::default());
-        TraceRequest { command, level: RecordLevel::Command, outside, ignored, sandbox: Sandbox::default() }
+        let (level, sandbox) = (RecordLevel::Command, Sandbox::default());
+        TraceRequest { command, level, outside, ignored, verify: false, minimise: None, sandbox }
     }
 }
 
@@ -87,6 +100,8 @@ pub struct TraceReport {
     pub statistics: Statistics,
     /// Of a run: what is known of each tree; empty otherwise.
     pub trees: Vec<TracedTree>,
+    /// Whether the recorded inputs are all that the command needs, if that was asked; or why that could not be found out.
+    pub verification: Option<Result<Verification, TraceError>>,
 }
 
 /// A tree of a traced run.
@@ -128,6 +143,9 @@ pub enum TraceError {
     /// An operation on a path failed.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// A run that changes nothing has no place for its writes.
+    #[error(transparent)]
+    Upper(#[from] UpperError),
     /// The command cannot have a view.
     #[error("cannot give the command a view of its own: {0}")]
     View(inarch_mount::Refusal),

@@ -6,7 +6,7 @@
 //! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image, or a tree
 //!   ([`VolumeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
 //! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
-//!   ([`OneClient`]), a record of each access ([`Recorder`]).
+//!   ([`OneClient`]), a record of each access ([`Recorder`]), some paths and no others ([`Only`]).
 //!
 //! A file system assigns node numbers itself and does not use the host's inode numbers, which are reused. A wire counts
 //! the look-ups of each node and drops them by [`FileSystem::forget`].
@@ -35,6 +35,7 @@ mod memory;
 mod name;
 mod node;
 mod one_client;
+mod only;
 mod overlay;
 mod owners;
 mod passing;
@@ -57,6 +58,7 @@ pub use node::{
     OPEN_TO_EXECUTE, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use one_client::OneClient;
+pub use only::{Only, Shown};
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, Listed, RecordLevel, Recorder, Recording};

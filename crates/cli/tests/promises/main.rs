@@ -49,6 +49,7 @@ mod the_disk_is_a_file_for_any_program;
 mod the_guest_sees_the_tree_as_it_is;
 mod the_kernel_mounts_what_it_can;
 mod trace_is_of_use;
+mod trace_is_verified;
 mod trace_misses_nothing;
 mod trace_tells_who_did_it;
 mod trees_go_by_the_way_that_is_there;

@@ -2,10 +2,10 @@
 //! end of a pipe from its parent, which even SIGKILL cannot prevent.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -217,9 +217,26 @@ fn remove_directory(path: &Path) {
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..ATTEMPTS {
         match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                open_up(path);
+                thread::sleep(PAUSE);
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
             _ => return,
         }
+    }
+}
+
+/// Makes the directories at `path` and beneath it writable for their owner: one of mode 0555 keeps what is in it. Nobody else
+/// enters `path`.
+fn open_up(path: &Path) {
+    let mut waiting = vec![path.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        // What stays closed is reported by nobody: the removal fails again.
+        let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o700));
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        waiting.extend(directories.map(|entry| entry.path()));
     }
 }
 

@@ -72,7 +72,8 @@ impl RunTrace {
         let status = ExitStatus::from_raw(i32::from(status) << 8);
         let (inherited, processes) = (Vec::new(), Vec::new());
         let statistics = Statistics::default();
-        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees })
+        let verification = None;
+        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees, verification })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Digests of the files that a command used.
 
 use std::fmt::Write;
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -71,6 +71,14 @@ fn digest(path: &Path, recorded: Option<Identity>) -> io::Result<Option<String>>
     Ok(Some(text))
 }
 
+/// Whether another file is at `path` by now than the one of which the identity was recorded, or it was changed.
+pub(super) fn is_changed(path: &Path, recorded: Identity) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(file) => !is(&file, recorded),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// Whether a file's content is still what it was.
 fn is(file: &Metadata, recorded: Identity) -> bool {
     let Identity { inode, mode, size, mtime } = recorded;
@@ -82,8 +90,6 @@ fn is(file: &Metadata, recorded: Identity) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use inarch_tree::Timestamp;
 
     use super::*;
@@ -105,11 +111,14 @@ mod tests {
         let known = Content { sha256: Some(OF_ABC.to_owned()), changed: false };
         assert_eq!(content(&path, recorded), known);
         assert_eq!(content(&path, None), known);
+        assert!(recorded.is_some_and(|recorded| !is_changed(&path, recorded)));
         let changed = Content { sha256: None, changed: true };
         fs::write(&path, "abcd").unwrap();
         assert_eq!(content(&path, recorded), changed);
+        assert!(recorded.is_some_and(|recorded| is_changed(&path, recorded)));
         fs::remove_file(&path).unwrap();
         assert_eq!(content(&path, recorded), changed);
+        assert!(recorded.is_some_and(|recorded| is_changed(&path, recorded)));
         assert_eq!(content(&path, None), Content::default());
         std::os::unix::fs::symlink("other", &path).unwrap();
         fs::write(dir.path().join("other"), "abc").unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_server::StopHandle;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -41,13 +41,31 @@ impl fmt::Display for TraceEvent {
     }
 }
 
-/// What the thread of a trace is given.
-pub(super) type Duty = running::Duty<OwnedFd, TraceEvent>;
+/// What the thread of a trace is given. It is ready when the command is started.
+pub(super) type Duty = running::Duty<(), TraceEvent>;
+
+/// The process that signals go to: the command, or the one that runs it again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Current(Arc<Mutex<Option<OwnedFd>>>);
+
+impl Current {
+    /// From now on it is the process of this pidfd.
+    pub fn is(&self, command: OwnedFd) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(command);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(command) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // It fails only if the command has ended.
+            let _ = pidfd_send_signal(command, signal);
+        }
+    }
+}
 
 /// A command under way.
 #[derive(Debug)]
 pub struct TraceHandle {
-    command: Arc<OwnedFd>,
+    command: Current,
     running: Running<TraceReport, TraceError>,
 }
 
@@ -57,23 +75,22 @@ pub struct TraceHandle {
 /// # Errors
 /// The command cannot be given a view of its own. That it cannot be executed, [`TraceHandle::wait`] reports.
 pub fn start(request: TraceRequest, events: Events<TraceEvent>) -> Result<TraceHandle, TraceError> {
-    let (command, running) = Running::start("trace", events, move |duty| trace(&request, duty))?;
-    Ok(TraceHandle { command: Arc::new(command), running })
+    let command = Current::default();
+    let current = command.clone();
+    let ((), running) = Running::start("trace", events, move |duty| trace(&request, &current, duty))?;
+    Ok(TraceHandle { command, running })
 }
 
 impl TraceHandle {
     /// Sends a signal to the command; none if it has ended.
     pub fn signal(&self, signal: Signal) {
-        self.signaller()(signal);
+        self.command.signal(signal);
     }
 
     /// The same from any thread.
     pub fn signaller(&self) -> impl Fn(Signal) + Send + Sync + Clone + 'static {
-        let command = Arc::clone(&self.command);
-        move |signal| {
-            // It fails only if the command has ended.
-            let _ = pidfd_send_signal(&*command, signal);
-        }
+        let command = self.command.clone();
+        move |signal| command.signal(signal)
     }
 
     /// Ends the wait for processes that the command left behind, from any thread. They are served until this process ends.
@@ -81,7 +98,7 @@ impl TraceHandle {
         self.running.stopper()
     }
 
-    /// Waits for the command, and for all processes that it started.
+    /// Waits for the command, and for all processes that it started; then for the runs that [verify](TraceRequest::verify) it.
     ///
     /// # Errors
     /// The command was not executed, or the record has gaps.

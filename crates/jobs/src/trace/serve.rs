@@ -23,10 +23,11 @@ use rustix::thread::{CapabilitySet, capabilities};
 use tempfile::TempDir;
 
 use super::descriptors::inherited;
-use super::handle::{Duty, TraceEvent, handle_of};
+use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
 use super::statistics::{Calls, Statistics, calls, processor_time, requests};
 use super::touched::Touched;
+use super::verify::{InputFile, Trial};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::lifecycle::LifecycleError;
@@ -41,17 +42,31 @@ use crate::record::processes::Processes;
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The main function of a trace's thread. The command dies with this thread.
-pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, TraceError> {
+pub(super) fn trace(request: &TraceRequest, current: &Current, duty: &Duty) -> Result<TraceReport, TraceError> {
     let root = Path::new("/");
-    let layer = host()?;
+    let layer = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
-    run_in_view(request, layer, confinement, Streams::default(), duty, |command| duty.is_ready(command))
+    // Each file that the command has open takes one here.
+    let limit = take_limit().map(|(soft, _)| soft);
+    let given = Given { limit, ..Given::default() };
+    let started = |command| {
+        current.is(command);
+        duty.is_ready(());
+    };
+    let input = InputFile::of_this_process();
+    let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
+    if request.verify {
+        report.verification = Some(Trial { request, first: &report, input, limit, current, duty }.verify());
+    }
+    report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
+    Ok(report)
 }
 
 /// This machine's files, for a view.
-fn host() -> Result<Arc<HostDirectory>, TraceError> {
+pub(super) fn host(read_only: bool) -> Result<Arc<HostDirectory>, TraceError> {
     let options = HostOptions {
         changes: Changes::Host,
+        read_only,
         submounts: Submounts::Merged,
         host_files_from: PASSTHROUGH_FROM,
         ..HostOptions::default()
@@ -60,21 +75,23 @@ fn host() -> Result<Arc<HostDirectory>, TraceError> {
     Ok(Arc::new(HostDirectory::new(Path::new("/"), options).map_err(fail)?))
 }
 
-/// The standard streams of a command; by default, those of this process.
+/// What a command gets from its starter: standard streams, by default those of this process, and the soft limit of
+/// descriptors, by default the present one.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct Given {
     pub input: Option<Stdio>,
     pub output: Option<Stdio>,
     pub errors: Option<Stdio>,
+    pub limit: Option<u64>,
 }
 
-/// Runs the command with `layer` as its root directory, and records what it does there. `confinement` is that of the threads
-/// that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
+/// Runs the command with `layer` as its root directory, and records what it does there, ignored paths included. `confinement`
+/// is that of the threads that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
 pub(super) fn run_in_view(
     request: &TraceRequest,
     layer: Arc<dyn FileSystem>,
     confinement: Confinement,
-    streams: Streams,
+    given: Given,
     duty: &Duty,
     started: impl FnOnce(OwnedFd),
 ) -> Result<TraceReport, TraceError> {
@@ -85,13 +102,12 @@ pub(super) fn run_in_view(
     let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(setup("a socket"))?;
     let socket = OsString::from(name);
-    // Each file that the command has open takes one here.
-    let limit = take_limit().map_or_else(OsString::new, |(soft, _)| soft.to_string().into());
+    let Given { input, output, errors, limit } = given;
+    let limit = limit.map_or_else(OsString::new, |soft| soft.to_string().into());
     let (view, device) = View::new()?;
     let served = Served::start(device, request, layer, confinement)?;
     let mut child = Command::new("/proc/self/exe");
     child.args(words((&socket, view.point(), &limit), &outside, &request.command));
-    let Streams { input, output, errors } = streams;
     input.map(|input| child.stdin(input));
     output.map(|output| child.stdout(output));
     errors.map(|errors| child.stderr(errors));
@@ -123,8 +139,9 @@ pub(super) fn run_in_view(
     let processor_time = processor_time().saturating_sub(time);
     let statistics = Statistics { requests: requests(&counts), calls, elapsed, processor_time };
     let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
-    let touched = touched.without(|path| is_outside(path) || request.ignored.is_ignored(path));
-    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees: Vec::new() })
+    let touched = touched.without(is_outside);
+    let (trees, verification) = (Vec::new(), None);
+    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees, verification })
 }
 
 /// A number that nobody else can know.
