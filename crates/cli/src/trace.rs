@@ -10,6 +10,8 @@ use std::io::{BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::anyhow;
@@ -44,7 +46,7 @@ pub struct TraceArguments {
     #[command(subcommand)]
     pub stored: Option<StoredCommand>,
 
-    /// Write dependencies for make and ninja to FILE: a rule for what the command made, or for --target
+    /// Write dependencies for make and ninja to FILE, unless the command fails: a rule for what it made, or for --target
     #[arg(short = 'o', long = "depfile", value_name = "FILE")]
     pub depfile: Option<PathBuf>,
 
@@ -100,7 +102,7 @@ pub struct TraceArguments {
     pub quiet: bool,
 
     /// The command and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(value_name = "CMD", trailing_var_arg = true, required = true)]
     pub command: Vec<OsString>,
 }
 
@@ -134,8 +136,11 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     let open = |path: &PathBuf| WholeFile::create(path);
     let depfile = depfile.as_ref().map(open).transpose()?;
     let json = json.as_ref().map(open).transpose()?;
-    let outside =
-        outside.iter().map(|path| path.canonicalize().map_err(|error| anyhow!("--outside {}: {error}", shown(path))));
+    let outside = outside.iter().map(|path| {
+        let place = path.canonicalize().map_err(|error| anyhow!("--outside {}: {error}", shown(path)))?;
+        let is_all = place == Path::new("/");
+        if is_all { Err(anyhow!("--outside {}: nothing would be recorded", shown(path))) } else { Ok(place) }
+    });
     let request = TraceRequest {
         command,
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
@@ -145,15 +150,18 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         minimise,
         sandbox: sandbox.into(),
     };
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&has_ended);
     let events = Events::new(move |event| match event {
+        TraceEvent::CommandEnded => ended.store(true, Ordering::Relaxed),
         // The shell sees this process, and continues both.
         TraceEvent::CommandStopped => drop(kill_process(getpid(), Signal::STOP)),
         TraceEvent::Waiting { .. } if quiet => {}
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
-    let signals = signal_hook::iterator::Signals::new([ENDING, &JOB_CONTROL].concat())?;
+    let signals = signal_hook::iterator::Signals::new(heeded())?;
     let handle = trace::start(request, events).map_err(inarch_jobs::JobError::from)?;
-    pass_on(signals, &handle);
+    pass_on(signals, &handle, has_ended);
     let report = match handle.wait() {
         Err(trace::TraceError::NotExecuted { status, reason }) => {
             complain(reason);
@@ -167,7 +175,8 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if depfile.is_none() && json.is_none() && expected.is_none() && !verify && !quiet {
         write_summary(&report, &base);
     }
-    if let Some(file) = depfile {
+    // A command that failed may not have come to all that it needs: what is known of the last success holds.
+    if let Some(file) = depfile.filter(|_| report.status.success()) {
         write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
             .map_err(|error| anyhow!("the dependency file: {error}"))?;
     }
@@ -192,15 +201,23 @@ fn told(compared: &Compared, strict: bool, quiet: bool) -> bool {
     undeclared.is_empty() && (unused.is_empty() || !strict)
 }
 
-/// Signals after which the trace waits for nothing but the command.
-const ENDING: &[i32] = &[SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+/// Signals that a command can be sent.
+const PASSED_ON: [i32; 6] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
 /// This process stops only when the command has stopped: one that stopped by itself could find the command still stopped when both
 /// are continued, and stop again.
 const JOB_CONTROL: [i32; 4] = [SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT];
 
+/// The signals to catch: not those that this process was told to ignore, as by nohup(1), for the command inherits that.
+fn heeded() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let is_ignored = |number: &i32| mask.unwrap_or(0) & 1 << (number - 1) != 0;
+    [&PASSED_ON[..], &JOB_CONTROL].concat().into_iter().filter(|number| !is_ignored(number)).collect()
+}
+
 /// Leads signals to the command; when it has ended, to the end of the trace.
-fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle) {
+fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle, has_ended: Arc<AtomicBool>) {
     let (send, stop) = (handle.signaller(), handle.stopper());
     thread::spawn(move || {
         for number in signals.forever() {
@@ -210,7 +227,13 @@ fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle) {
             if let Some(signal) = Signal::from_named_raw(number).filter(|_| !is_from_terminal) {
                 send(signal);
             }
-            if ENDING.contains(&number) {
+            let ends = match number {
+                SIGTERM | SIGHUP => true,
+                // Keys: a command that lives on has a use of its own for them.
+                SIGINT | SIGQUIT => has_ended.load(Ordering::Relaxed),
+                _ => false,
+            };
+            if ends {
                 stop.stop();
             }
         }

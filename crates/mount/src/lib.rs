@@ -44,9 +44,12 @@ pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use lease::Lease;
 pub use loops::{Loop, LoopId};
-pub use root::{attach_tree, clone_tree, replace_root, unshare_mounts, unshare_mounts_as_user};
+pub use root::{
+    attach_tree, clone_tree, replace_root, restrict, restrict_beneath, unshare_mounts, unshare_mounts_as_user,
+};
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
+    restrictions_beneath,
 };
 pub use user_namespace::{IdRange, hold_user_namespace, user_namespace};
 pub use users::{User, users};

@@ -3,16 +3,18 @@
 #![allow(unsafe_code, reason = "unshare(2)")]
 
 use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount, open_tree, unmount,
+    MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount,
+    open_tree, unmount,
 };
 use rustix::process::{chdir, fchdir, getegid, geteuid, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use super::attributes::set_attributes;
 use super::detached::{Refusal, refused};
 
 /// Gives the calling thread a mount namespace, a root and a working directory of its own. Later mounts of the host
@@ -70,6 +72,25 @@ pub fn clone_tree(path: &Path) -> Result<OwnedFd, Refusal> {
 pub fn attach_tree(tree: BorrowedFd<'_>, point: BorrowedFd<'_>) -> Result<(), Refusal> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, "", point, "", flags).map_err(refused("move_mount"))
+}
+
+/// Forbids in the mount `root`, which is mounted nowhere yet, what is forbidden in the mount that it stands for.
+///
+/// # Errors
+/// Those of mount_setattr(2).
+pub fn restrict(root: BorrowedFd<'_>, flags: MountAttrFlags) -> Result<(), Refusal> {
+    set_attributes(root, flags, false, false, None).map_err(refused("mount_setattr"))
+}
+
+/// Forbids it at and beneath `point` only, a file or directory in a mount: mounts it there once more.
+///
+/// # Errors
+/// Those of open_tree(2), mount_setattr(2) and move_mount(2).
+pub fn restrict_beneath(point: BorrowedFd<'_>, flags: MountAttrFlags) -> Result<(), Refusal> {
+    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(point, "", how).map_err(refused("open_tree"))?;
+    restrict(tree.as_fd(), flags)?;
+    attach_tree(tree.as_fd(), point)
 }
 
 /// Makes `root`, a detached mount, the root directory, and `/` in it the working directory. Calls `fill` when it is

@@ -1,11 +1,13 @@
 //! Reads the mount table, `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::mount::MountAttrFlags;
 
 use super::identity::{DeviceNumber, MountId};
 
@@ -182,6 +184,38 @@ pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
     points
 }
 
+/// What is forbidden in each mount at or beneath `directory`, an absolute path without symbolic links, if anything is: writes, set-user-ID
+/// programs, devices, execution, symbolic links. The outer ones first. Does not contact any of the mounted file systems.
+pub fn restrictions_beneath(directory: &Path) -> Vec<(PathBuf, MountAttrFlags)> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    // The last mount at a point covers those before.
+    let points: BTreeMap<PathBuf, MountAttrFlags> =
+        table.split(|byte| *byte == b'\n').filter_map(restrictions).collect();
+    points.into_iter().filter(|(point, flags)| point.starts_with(directory) && !flags.is_empty()).collect()
+}
+
+/// The point of the mount on this line, and what is forbidden there.
+fn restrictions(line: &[u8]) -> Option<(PathBuf, MountAttrFlags)> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let point = PathBuf::from(OsString::from_vec(unescape(words.nth(4)?)));
+    let own = words.next()?;
+    words.find(|word| *word == b"-")?;
+    // Of the file system, only whether it can be written to is of that kind.
+    let is_read_only = words.nth(2).unwrap_or_default().split(|byte| *byte == b',').any(|option| option == b"ro");
+    let mut flags = if is_read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+    for option in own.split(|byte| *byte == b',') {
+        flags |= match option {
+            b"ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,
+            b"nosuid" => MountAttrFlags::MOUNT_ATTR_NOSUID,
+            b"nodev" => MountAttrFlags::MOUNT_ATTR_NODEV,
+            b"noexec" => MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            b"nosymfollow" => MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW,
+            _ => MountAttrFlags::empty(),
+        };
+    }
+    Some((point, flags))
+}
+
 /// The mount on this line of the table, if it is at `point`.
 fn parse(line: &[u8], point: &[u8]) -> Option<Entry> {
     parse_line(line).filter(|(place, _)| place == point).map(|(_, entry)| entry)
@@ -238,6 +272,19 @@ mod tests {
         assert_eq!(parse(b"1 0 0:2 / /sys rw - sysfs none rw", b"/sys").unwrap().user, None);
         assert!(parse(line, b"/tmp/a").is_none());
         assert!(parse(b"98 35 0:47", b"/tmp/a").is_none());
+    }
+
+    #[test]
+    fn what_is_forbidden_in_a_mount_is_told() {
+        let told = |line: &str| restrictions(line.as_bytes()).map(|(point, flags)| (point, flags.bits()));
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        let line = r"98 35 0:47 / /a\040b rw,nosuid,nodev,relatime shared:1 - ext4 /dev/sdb ro,user_id=1";
+        assert_eq!(told(line), Some((PathBuf::from("/a b"), flags.bits())));
+        assert_eq!(told("1 0 0:2 / / rw,relatime - ext4 /dev/sda rw"), Some((PathBuf::from("/"), 0)));
+        let noexec = MountAttrFlags::MOUNT_ATTR_NOEXEC.bits();
+        assert_eq!(told("1 0 0:2 / / rw,noexec - ext4 /dev/sda"), Some((PathBuf::from("/"), noexec)));
+        assert_eq!(told("1 0 0:2 / /"), None);
     }
 
     #[test]

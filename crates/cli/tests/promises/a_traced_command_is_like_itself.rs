@@ -369,3 +369,61 @@ fn a_dependency_file_is_whole_or_as_it_was() {
         stderr(&output)
     );
 }
+
+#[test]
+fn what_a_mount_forbids_is_forbidden() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: what_a_mount_forbids_is_forbidden: not root");
+        return;
+    }
+    let dir = scratch();
+    let script = format!(
+        "mkdir strict run ro; chmod 755 . strict run ro
+         mount -t tmpfs -o nosuid,nodev none strict; mount -t tmpfs -o noexec none run; mount -t tmpfs none ro
+         for to in strict run ro; do cp /usr/bin/id $to/id; chmod 4755 $to/id; done; mknod strict/null c 1 3; chmod 666 strict/null
+         mount -o remount,ro ro
+         {INARCH} trace --quiet --json t.json -- sh -c '
+            user=\"setpriv --reuid=65534 --regid=65534 --clear-groups\"
+            for to in strict ro; do $user $to/id -u; done
+            $user sh -c \"echo x > strict/null\"; $user run/id -u; echo x > ro/new; test -w ro/id || echo read-only'"
+    )
+    .replace("\\\"", "\"");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).current_dir(dir.path());
+    let output = command.env("PATH", programs()).stdin(Stdio::null()).output().unwrap();
+    // The number of the user, and of root where a set-user-ID program may be one.
+    assert_eq!(stdout(&output), "65534\n0\nread-only\n", "{}", stderr(&output));
+    let errors = stderr(&output);
+    assert_eq!(errors.matches("Permission denied").count(), 2, "{errors}");
+    assert!(errors.contains("ro/new: Read-only file system"), "{errors}");
+    // What was looked up to forbid it is no access of the command's.
+    let inputs = told(&dir.path().join("t.json"), dir.path(), "input");
+    assert!(inputs.contains(&"strict/null: found".to_owned()), "{inputs:?}");
+    let quiet = trace(dir.path(), &["--json", "t.json"], ":").output().unwrap();
+    assert_status(&quiet, 0);
+    assert_eq!(told(&dir.path().join("t.json"), dir.path(), "input"), [""; 0]);
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let dir = scratch();
+    let script =
+        format!("trap '' HUP INT USR1; exec {INARCH} trace -q -- sh -c 'kill -HUP $PPID; kill -USR1 $$; echo lives'");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(dir.path()).env("PATH", programs()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "lives\n");
+}
+
+#[test]
+fn a_signal_that_the_command_handles_ends_no_trace() {
+    let dir = scratch();
+    // The command goes on, and what it leaves behind is waited for.
+    let script = "trap 'echo handled' USR1 INT; kill -USR1 $PPID; kill -INT $PPID
+        for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; (sleep 1.3; echo late > late) > /dev/null &";
+    let output = trace(dir.path(), &["--json", "t.json"], script).output().unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "handled\nhandled\n");
+    assert_eq!(told(&dir.path().join("t.json"), dir.path(), "output"), ["late: made"]);
+}

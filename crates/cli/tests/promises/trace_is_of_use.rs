@@ -84,7 +84,7 @@ fn project(names: &[&str]) -> tempfile::TempDir {
     fs::create_dir(dir.path().join("build")).unwrap();
     // A directory cannot be read.
     let script = format!(
-        "{INARCH} trace -q -o build/out.d --target build/out -- sh -c 'cat -- * > build/out' 2> build/said; :\n"
+        "{INARCH} trace -q -o build/out.d --target build/out -- sh -c 'cat -- * > build/out 2> build/said; :'\n"
     );
     fs::write(dir.path().join("build/make-out"), script).unwrap();
     dir
@@ -361,4 +361,52 @@ fn the_files_of_a_program_are_all_that_it_needs() {
     let elsewhere = output("chroot", &[&["root"], &python[..]].concat(), dir.path());
     assert_status(&elsewhere, 0);
     assert_eq!(stdout(&elsewhere), "[[42]] 2:00:00\n");
+}
+
+#[test]
+fn a_target_that_is_read_again_is_no_prerequisite_of_its_own() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("s.txt"), "1").unwrap();
+    let rule = format!(
+        "rule t\n  command = {INARCH} trace -q -o $out.d --target $out -- sh -c \"cat s.txt > $out.tmp; cmp -s $out.tmp $out \
+         || mv $out.tmp $out\"\n  depfile = $out.d\n  deps = gcc\nbuild r: t\n"
+    );
+    fs::write(at("build.ninja"), rule).unwrap();
+    for text in ["1", "2", "3", "4"] {
+        fs::write(at("s.txt"), text).unwrap();
+        let built = output("ninja", &[], dir.path());
+        assert!(built.status.success(), "{}", stdout(&built));
+        assert_eq!(fs::read_to_string(at("r")).unwrap(), text);
+        // ninja compares times.
+        set_time(&at("r"), OLD);
+    }
+    // Read and written through one descriptor.
+    fs::write(at("both"), "old").unwrap();
+    let program =
+        "f = open('both', 'r+'); f.read(); f.write('new'); open('other', 'w+').write('x'); open('s.txt').read()";
+    let traced = trace(&["-q", "-o", "d", "--", "python3", "-I", "-S", "-c", program], dir.path());
+    assert_status(&traced, 0);
+    let rule = fs::read_to_string(at("d")).unwrap().replace("\\\n", " ");
+    let words: Vec<&str> = rule.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(words[..2], ["both", "other:"]);
+    assert!(words.contains(&"s.txt") && words.iter().filter(|word| word.starts_with("both")).count() == 1, "{words:?}");
+}
+
+#[test]
+fn a_command_that_fails_leaves_the_dependencies_as_they_were() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("a"), "a").unwrap();
+    fs::write(at("d"), "old").unwrap();
+    let traced = trace(&["-q", "-o", "d", "--json", "t.json", "--", "sh", "-c", "cat a > out; cat b"], dir.path());
+    assert_status(&traced, 1);
+    assert_eq!(fs::read_to_string(at("d")).unwrap(), "old");
+    // The trace tells what it did come to.
+    let inputs = trace_lines(&at("t.json"), "input");
+    let uses = |name: &str| {
+        let path = fs::canonicalize(dir.path()).unwrap().join(name);
+        inputs.iter().find(|line| line["input"] == path.to_str().unwrap()).map(|line| line["uses"].clone())
+    };
+    assert_eq!(uses("b"), Some(json!(["absent"])));
 }

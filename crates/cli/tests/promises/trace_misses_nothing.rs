@@ -281,7 +281,7 @@ file = os.open("9", os.O_WRONLY); os.ftruncate(file, 0); os.write(file, b"x")
         1: found read | written
         2: found read | written
         3: found | written
-        4: found read | written
+        4: found | written
         5: found read | written
         6: found | written
         7: found read | written

@@ -4,6 +4,7 @@
 //! ninja takes for another one is missing, so that ninja does the work again rather than too seldom. Found by trials with GNU Make 4.3 and
 //! ninja 1.11, in addition to make's manual and ninja's src/depfile_parser.in.cc.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,10 @@ pub fn depfile(touched: &Touched, target: Option<&Path>, base: &Path, out: &mut 
             .map(|output| named(output.path))
             .collect(),
     };
-    let inputs: Vec<PathBuf> =
-        touched.inputs().filter(super::Input::is_content).map(|input| named(input.path)).collect();
+    // A target that was read before it was written is none of its own prerequisites.
+    let places: HashSet<PathBuf> = targets.iter().map(|target| base.join(target)).collect();
+    let inputs = touched.inputs().filter(super::Input::is_content).map(|input| named(input.path));
+    let inputs: Vec<PathBuf> = inputs.filter(|path| !places.contains(&base.join(path))).collect();
     rules(&targets, inputs, out)
 }
 
@@ -47,7 +50,7 @@ fn rules(targets: &[PathBuf], mut inputs: Vec<PathBuf>, out: &mut dyn Write) -> 
         }
         out.write_all(b"\n")?;
     }
-    for input in inputs.iter().filter(|input| !targets.contains(input) && may_stand_alone(bytes(input))) {
+    for input in inputs.iter().filter(|input| may_stand_alone(bytes(input))) {
         out.write_all(b"\n")?;
         out.write_all(&escaped(bytes(input), Place::Prerequisite))?;
         out.write_all(b":\n")?;
@@ -116,8 +119,8 @@ mod tests {
     #[test]
     fn a_rule_and_one_for_each_input() {
         assert_eq!(
-            written(&["out", "log"], &["/usr/bin/cc", "a.c", "out"]),
-            "out log: \\\n  /usr/bin/cc \\\n  a.c \\\n  out\n\n/usr/bin/cc:\n\na.c:\n"
+            written(&["out", "log"], &["/usr/bin/cc", "a.c"]),
+            "out log: \\\n  /usr/bin/cc \\\n  a.c\n\n/usr/bin/cc:\n\na.c:\n"
         );
         assert_eq!(written(&[], &["a.c"]), "\na.c:\n");
     }

@@ -46,7 +46,8 @@ fn file_behind(descriptor: u32) -> Option<PathBuf> {
 
 /// Pipes and files without a name have a text in place of a path.
 fn is_same(path: &Path, there: &Metadata) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (there.dev(), there.ino()))
+    path.is_absolute()
+        && fs::symlink_metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (there.dev(), there.ino()))
 }
 
 /// The flags in a file of `/proc/self/fdinfo`; close-on-exec is one of them (Linux's fs/proc/fd.c).

@@ -15,6 +15,8 @@ use crate::lifecycle::running::{self, Running};
 /// Something that happened meanwhile. Its text is one line.
 #[derive(Clone, Debug)]
 pub enum TraceEvent {
+    /// The command has ended. The trace may go on.
+    CommandEnded,
     /// The command has ended, but processes that it started have not: the trace goes on until they have, or until it is
     /// [stopped](TraceHandle::stopper).
     Waiting {
@@ -36,6 +38,7 @@ impl fmt::Display for TraceEvent {
                 let noun = if processes.len() == 1 { "process" } else { "processes" };
                 write!(f, "the command has ended; waiting for {noun} {} that it left behind", named.join(", "))
             }
+            TraceEvent::CommandEnded => f.write_str("the command has ended"),
             TraceEvent::CommandStopped => f.write_str("the command is stopped"),
         }
     }

@@ -1,7 +1,7 @@
 //! Serves the view of a command, and waits for its end.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -116,7 +116,7 @@ pub(super) fn run_in_view(
     drop(child);
     let mut child = spawned;
     let handle = handle_of(&child).map_err(setup("a pidfd"))?;
-    let entered = view.enter(&listener, &child, &handle);
+    let entered = view.enter(&listener, &child, &handle, &served.recording);
     let (stream, namespace) = match entered {
         Ok(entered) => entered,
         Err(error) => {
@@ -131,6 +131,7 @@ pub(super) fn run_in_view(
     let failure = failure(&stream)?;
     let (status, calls) = wait_for(&mut child, &handle, duty)?;
     let elapsed = began.elapsed();
+    duty.events.emit(TraceEvent::CommandEnded);
     if let Some((status, reason)) = failure {
         return Err(TraceError::NotExecuted { status, reason });
     }
@@ -202,12 +203,13 @@ impl View {
         }
     }
 
-    /// Waits until the child has it as its root, and takes it away from here. Returns the child's stream, and its mount namespace.
+    /// Waits until the child has it as its root, takes it away from here, and lets the child and the recording begin. Returns the child's stream, and its mount namespace.
     fn enter(
         self,
         listener: &UnixListener,
         child: &Child,
         handle: &OwnedFd,
+        recording: &Recording,
     ) -> Result<(UnixStream, PathBuf), TraceError> {
         let wait = |error: io::Error| LifecycleError::Wait(error);
         let too_early = || wait(io::Error::other("the process that becomes the command ended too early"));
@@ -244,6 +246,9 @@ impl View {
             guard.unmount(mount, false)?;
             drop(directory);
         }
+        // What the child does from here on is the command's.
+        recording.begin();
+        (&stream).write_all(&[ENTERED]).map_err(wait)?;
         // A command that has ended already has none any more; then what it left behind is not named.
         let namespace = std::fs::read_link(format!("/proc/{}/ns/mnt", child.id())).unwrap_or_default();
         Ok((stream, namespace))
@@ -307,7 +312,7 @@ impl Served {
         layer: Arc<dyn FileSystem>,
         confinement: Confinement,
     ) -> Result<Served, TraceError> {
-        let recording = Recording::new(request.level).with_repeats().with_names();
+        let recording = Recording::new(request.level).with_repeats().with_names().prepared();
         let observer = Observer::start().map_err(LifecycleError::Thread)?;
         let (processes, sight) = (Processes::default(), observer.sight());
         let process_of = move |thread, kind| {

@@ -8,12 +8,13 @@
 //!    made by fusermount3 on a directory of the starter's own: one that the user made in a user namespace would take all other
 //!    users' files for nobody's, in which nothing may be written (`HAS_UNMAPPED_ID` of Linux's fs/namei.c).
 //! 2. This process makes its mounts private, attaches the outside paths, which lead past the recorder, makes the FUSE mount its
-//!    root, and returns to its working directory there. It tells that it has done so, and the starter takes a user's mount away
-//!    from where it was.
+//!    root, and returns to its working directory there. Where a mount of this machine forbids set-user-ID programs, devices and so on,
+//!    it forbids them in the view. It tells that it has done so, and the starter takes a user's mount away from where it was,
+//!    lets the recording begin, and answers.
 //! 3. It executes the command, which closes the socket. A failure before that is sent: a status, and why.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -23,8 +24,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use inarch_mount::{Refusal, attach_tree, clone_tree, replace_root, unshare_mounts, unshare_mounts_as_user};
+use inarch_mount::{
+    Refusal, attach_tree, clone_tree, replace_root, restrict, restrict_beneath, unshare_mounts, unshare_mounts_as_user,
+};
 use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::MountAttrFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -100,6 +104,7 @@ fn enter(mut stream: &UnixStream, point: &OsStr, outside: &[OsString]) -> Result
     let fail = |what: &str, error: io::Error| Failure { status: FAILED, reason: format!("{what}: {error}") };
     // Nothing in the view answers once the starter is gone.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| fail("prctl", errno.into()))?;
+    let restrictions = restrictions(outside);
     let directory = std::env::current_dir().map_err(|error| fail("the working directory has no path", error))?;
     if point.is_empty() { unshare_mounts() } else { unshare_mounts_as_user() }?;
     let root = if point.is_empty() {
@@ -109,9 +114,37 @@ fn enter(mut stream: &UnixStream, point: &OsStr, outside: &[OsString]) -> Result
     };
     let outside: Vec<(&Path, OwnedFd)> =
         outside.iter().map(|path| Ok((Path::new(path), clone_tree(path.as_ref())?))).collect::<Result<_, Refusal>>()?;
-    replace_root(root.as_fd(), || outside.iter().try_for_each(|(path, tree)| attach(root.as_fd(), path, tree)))?;
+    let (whole, beneath): (Vec<_>, Vec<_>) = restrictions.into_iter().partition(|(path, _)| path == Path::new("/"));
+    whole.iter().try_for_each(|(_, flags)| restrict(root.as_fd(), *flags))?;
+    replace_root(root.as_fd(), || {
+        beneath.iter().try_for_each(|(path, flags)| restrict_at(root.as_fd(), path, *flags))?;
+        outside.iter().try_for_each(|(path, tree)| attach(root.as_fd(), path, tree))
+    })?;
     chdir(&directory).map_err(|errno| fail(&directory.display().to_string(), errno.into()))?;
-    stream.write_all(&[ENTERED]).map_err(|error| fail("cannot speak with inarch", error))
+    stream.write_all(&[ENTERED]).map_err(|error| fail("cannot speak with inarch", error))?;
+    // The recording begins.
+    let mut answer = [0];
+    stream.read_exact(&mut answer).map_err(|error| fail("cannot speak with inarch", error))
+}
+
+/// What is forbidden in the mounts that the view shows as one file system, as `path`, not outside of it.
+fn restrictions(outside: &[OsString]) -> Vec<(PathBuf, MountAttrFlags)> {
+    let mut all = inarch_mount::restrictions_beneath(Path::new("/"));
+    all.retain(|(point, _)| !outside.iter().any(|outside| point.starts_with(outside)));
+    all
+}
+
+/// Forbids in the view at `path` what is forbidden there outside.
+fn restrict_at(root: BorrowedFd<'_>, path: &Path, flags: MountAttrFlags) -> Result<(), Refusal> {
+    // What cannot be reached can do no harm.
+    place(root, path).map_or(Ok(()), |point| restrict_beneath(point.as_fd(), flags))
+}
+
+/// The same path in the view.
+fn place(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Refusal> {
+    let name = path.strip_prefix("/").unwrap_or(path);
+    openat(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Refusal { what: path.display().to_string(), errno })
 }
 
 /// Sends the descriptor of a mount to the child.
@@ -139,10 +172,7 @@ fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
 
 /// Attaches what is at `path` outside to the same path in the view.
 fn attach(root: BorrowedFd<'_>, path: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
-    let name = path.strip_prefix("/").unwrap_or(path);
-    let point = openat(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Refusal { what: path.display().to_string(), errno })?;
-    attach_tree(tree.as_fd(), point.as_fd())
+    attach_tree(tree.as_fd(), place(root, path)?.as_fd())
 }
 
 /// File systems that the kernel makes up: what is in them is no file of anybody's.

@@ -96,7 +96,7 @@ fn asked_again<T>(outcome: Result<T, Errno>) -> Result<T, Errno> {
 }
 
 fn done(kind: AccessKind, place: Place) -> Done {
-    Done { kind, place, to: None, detail: None, identity: None, error: None, process: 0, node: None }
+    Done { kind, place, to: None, detail: None, identity: None, error: None, process: 0, is_silent: false, node: None }
 }
 
 impl Recorder {
@@ -114,13 +114,19 @@ impl Recorder {
         self.recording.level == RecordLevel::Process
     }
 
+    /// Whether clients must ask each time.
+    fn is_asked_each_time(&self) -> bool {
+        self.tells_processes() || self.recording.is_preparing()
+    }
+
     /// The file system below, unless the recording has failed.
     fn below(&self) -> Result<&dyn FileSystem, Errno> {
         if self.recording.queue.has_failed() { Err(Errno::IO) } else { Ok(&*self.below) }
     }
 
     fn push(&self, context: &Context<'_>, mut done: Done) {
-        if self.tells_processes() {
+        done.is_silent = self.recording.is_preparing();
+        if self.tells_processes() && !done.is_silent {
             done.process = (self.process_of)(context.pid, done.kind);
         }
         self.recording.queue.push(Message::Done(done));
@@ -142,11 +148,12 @@ impl Recorder {
     fn tell_open(&self, context: &Context<'_>, node: NodeId, flags: u32, outcome: Result<Option<Identity>, Errno>) {
         let identity = outcome.ok().flatten();
         let found = identity.filter(|_| !truncates(flags));
-        for kind in kinds_of_open(flags) {
-            self.tell(context, Done { identity: found, ..done(*kind, Place::Node(node)) }, &outcome);
-        }
+        // The old content is gone before anything is read.
         if truncates(flags) && outcome.is_ok() {
             self.push(context, Done { identity, ..done(AccessKind::Truncate, Place::Node(node)) });
+        }
+        for kind in kinds_of_open(flags) {
+            self.tell(context, Done { identity: found, ..done(*kind, Place::Node(node)) }, &outcome);
         }
     }
 
@@ -180,12 +187,12 @@ impl Recorder {
 
     /// The TTLs that a client may use.
     fn kept(&self, attributes: Attributes) -> Attributes {
-        if self.tells_processes() { Attributes { valid: Duration::ZERO, ..attributes } } else { attributes }
+        if self.is_asked_each_time() { Attributes { valid: Duration::ZERO, ..attributes } } else { attributes }
     }
 
     fn kept_entry(&self, entry: Entry) -> Entry {
         let attributes = self.kept(entry.attributes);
-        let valid = if self.tells_processes() { Duration::ZERO } else { entry.valid };
+        let valid = if self.is_asked_each_time() { Duration::ZERO } else { entry.valid };
         Entry { attributes, valid, ..entry }
     }
 
@@ -223,7 +230,7 @@ impl FileSystem for Recorder {
     }
 
     fn absence_valid(&self, parent: NodeId) -> Duration {
-        if self.tells_processes() { Duration::ZERO } else { self.below.absence_valid(parent) }
+        if self.is_asked_each_time() { Duration::ZERO } else { self.below.absence_valid(parent) }
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {

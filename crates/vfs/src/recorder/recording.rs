@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::paths::{Path, Paths};
 use super::queue::{Done, Message, Place, Queue, Taken};
@@ -15,18 +16,42 @@ pub struct Recording {
     pub(super) level: RecordLevel,
     repeats: bool,
     pub(super) names: bool,
+    /// Whether accesses do not count yet.
+    preparing: Arc<AtomicBool>,
 }
 
 impl Recording {
     /// An empty recording. Something must call [`Recording::write_to`], or requests block.
     pub fn new(level: RecordLevel) -> Recording {
-        Recording { queue: Arc::default(), level, repeats: level == RecordLevel::Process, names: false }
+        Recording {
+            queue: Arc::default(),
+            level,
+            repeats: level == RecordLevel::Process,
+            names: false,
+            preparing: Arc::default(),
+        }
     }
 
     /// Gives the sink every access, also those that it got before. For a sink that adds accesses up: a file that is made a
     /// second time is there again.
     pub fn with_repeats(self) -> Recording {
         Recording { repeats: true, ..self }
+    }
+
+    /// Begins with a preparation: until [`Recording::begin`] accesses are not recorded, and clients cache nothing, so that what they
+    /// use again later is recorded.
+    pub fn prepared(self) -> Recording {
+        self.preparing.store(true, Ordering::Release);
+        self
+    }
+
+    /// Ends the preparation.
+    pub fn begin(&self) {
+        self.preparing.store(false, Ordering::Release);
+    }
+
+    pub(super) fn is_preparing(&self) -> bool {
+        self.preparing.load(Ordering::Acquire)
     }
 
     /// Gives the sink the names that each listing gave the client.
@@ -113,6 +138,9 @@ impl Writer {
         let others_to = done.to.as_ref().map_or_else(Vec::new, |to| self.other_paths(to));
         if error.is_none() {
             self.follow(done);
+        }
+        if done.is_silent {
+            return Ok(());
         }
         let process = (self.level == RecordLevel::Process).then_some(*process);
         let (to, detail) = (to.as_deref(), detail.as_deref());
