@@ -36,6 +36,8 @@ pub enum Command {
     Serve(crate::serve::ServeArguments),
     /// Run a command on this machine, and record what it depends on and what it makes
     Trace(crate::trace::TraceArguments),
+    /// Look at a disk image: its partitions, and what they hold
+    Disk(crate::disk::DiskArguments),
     /// Mount a tree on this machine
     Mount(crate::mount::MountArguments),
     /// Unmount what 'inarch mount' has mounted

@@ -7,6 +7,7 @@ mod apply;
 mod arguments;
 mod diff;
 mod discard;
+mod disk;
 mod doctor;
 mod duration;
 mod image;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Disk(arguments) => disk::run(arguments),
         Command::Mount(arguments) if is_background => mount::serve(arguments),
         Command::Mount(arguments) => mount::run(arguments, words.get(1..).unwrap_or_default()),
         Command::Umount(arguments) => umount::run(arguments),

@@ -45,6 +45,7 @@ mod disk;
 pub mod doctor;
 mod error;
 mod events;
+pub mod examine;
 pub mod image;
 pub mod kept;
 mod lifecycle;

@@ -1,0 +1,90 @@
+//! Promise: `inarch disk list` tells what is on a disk image as the usual tools do, and writes nothing to it.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stdout};
+
+/// What blkid says of a part of an image: TYPE, LABEL and UUID.
+fn blkid(image: &Path, offset: u64, size: u64) -> [Option<String>; 3] {
+    let offset = offset.to_string();
+    let (size, image) = (size.to_string(), image.to_str().unwrap());
+    let words = ["--probe", "--output", "export", "--offset", &offset, "--size", &size, image];
+    let output = Command::new("/sbin/blkid").args(words).output().unwrap();
+    let text = stdout(&output);
+    ["TYPE=", "LABEL=", "UUID="].map(|key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned))
+}
+
+#[test]
+fn with_their_partitions() {
+    let dir = scratch();
+    let image = dir.path().join("disk.img");
+    File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    let script = "printf 'label: gpt\\nsize=8M,type=U,name=EFI\\nsize=60M,type=L,name=\"root fs\"\\nsize=10M,type=S\\n\
+        size=320M,type=L\\nsize=130M,type=L\\nsize=40M,type=L\\n' | /sbin/sfdisk -q disk.img
+        part() { dd if=part of=disk.img bs=1M seek=$1 conv=notrunc,sparse status=none; rm part; }
+        truncate -s 8M part; /sbin/mkfs.fat -n ESP part > /dev/null; part 1
+        truncate -s 60M part; /sbin/mke2fs -q -t ext4 -L root part; part 9
+        truncate -s 10M part; /sbin/mkswap -q -L swap part; part 69
+        truncate -s 320M part; /sbin/mkfs.xfs -q -L xfs part; part 79
+        truncate -s 130M part; /sbin/mkfs.btrfs -q -L btrfs part; part 399
+        mkdir tree; echo text > tree/file; mksquashfs tree part -quiet -no-progress > /dev/null; part 529";
+    host("sh", &["-ec", script], dir.path());
+    let before = fs::metadata(&image).unwrap().modified().unwrap();
+    let output = inarch(["disk", "list", "--json", image.to_str().unwrap()]);
+    assert_status(&output, 0);
+    assert_eq!(fs::metadata(&image).unwrap().modified().unwrap(), before);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |part: &Value, field: &str| part[field].as_str().map(str::to_owned);
+    let parts = told["partitions"].as_array().unwrap();
+    assert_eq!(parts.len(), 6);
+    for part in parts {
+        let (start, size) = (part["start"].as_u64().unwrap(), part["size"].as_u64().unwrap());
+        let ours = ["format", "label", "uuid"].map(|field| text(part, field));
+        assert_eq!(ours, blkid(&image, start, size), "{part}");
+        assert!(ours[0].is_some(), "{part}");
+    }
+    let listed = |field: &str| host("/sbin/sfdisk", &["--json", "disk.img"], dir.path()).contains(field);
+    let upper = |id: Option<String>| id.unwrap().to_uppercase();
+    assert!(parts.iter().all(|part| listed(&upper(text(part, "id"))) && listed(&upper(text(part, "type")))));
+    assert!(listed(&upper(text(&told["table"], "id"))));
+
+    let output = inarch(["disk", "list", image.to_str().unwrap()]);
+    assert_status(&output, 0);
+    let lines: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 2 + 6);
+    assert!(
+        lines[0].starts_with("1.0 GiB, gpt ") && lines[3].contains("root fs") && lines[3].contains("ext4"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn or_refused_in_one_line() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    host("qemu-img", &["create", "-q", "-f", "qcow2", "guest.qcow2", "1G"], dir.path());
+    host("sh", &["-ec", "truncate -s 8M bad; echo label: gpt | /sbin/sfdisk -q bad"], dir.path());
+    let mut bad = fs::read(at("bad")).unwrap();
+    let last = bad.len() - 512;
+    bad[512 + 20] ^= 1;
+    bad[last + 40] ^= 1;
+    fs::write(at("bad"), bad).unwrap();
+    for (image, parts) in [
+        (at("guest.qcow2"), &["guest.qcow2", "qcow2", "qemu-img convert"][..]),
+        (at("bad"), &["bad", "partition table is damaged", "first copy", "second copy"]),
+        (at("none"), &["none", "No such file"]),
+        (at(""), &["directory"]),
+    ] {
+        let output = inarch(["disk", "list", &image]);
+        assert_status(&output, 125);
+        assert_one_line(&output, parts);
+    }
+    fs::write(at("empty"), "").unwrap();
+    let output = inarch(["disk", "list", &at("empty")]);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "0 B, no partition table and no known content\n");
+}
