@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use lines::Writer;
 pub use lines::limited;
+pub use time::time;
 
 /// Whether standard error is a log, whose reader asks when a line was said, and by which process.
 static IS_LOG: AtomicBool = AtomicBool::new(false);
@@ -18,7 +19,7 @@ static IS_LOG: AtomicBool = AtomicBool::new(false);
 /// Prints a line on standard error. Ignores errors of writing.
 pub fn say(line: impl Display) {
     let who = match IS_LOG.load(Ordering::Relaxed) {
-        true => format!("{} inarch[{}]", time::time(SystemTime::now()), std::process::id()),
+        true => format!("{} inarch[{}]", time(SystemTime::now()), std::process::id()),
         false => "inarch".to_owned(),
     };
     // At once, for others may write to the same file.

@@ -1,12 +1,13 @@
 //! `inarch trace`.
 
+mod skip;
 mod statistics;
 pub mod stored;
 mod verified;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -37,6 +38,7 @@ Examples:
   inarch trace --json trace.json -- ./configure
   inarch trace --expect sources.txt make   does it read anything else?
   inarch trace --verify make               is the record all that it needs?
+  inarch trace --skip-if-unchanged .state -- ./configure
 
 The command sees this machine's files through a private mount and works on the files themselves. Its status is the \
 command's; 1 if that is 0 and --expect or --verify finds fault, 125 if it was not traced, 126 or 127 if it could not be executed. \
@@ -94,6 +96,11 @@ pub struct TraceArguments {
     #[arg(long, value_name = "RUNS", requires = "verify", num_args = 0..=1, require_equals = true, default_missing_value = "500")]
     pub minimise: Option<u32>,
 
+    /// Do not run the command if nothing changed that its last run depended on, as STATE remembers it: print what it printed,
+    /// and make missing outputs again. STATE is a directory; it is made if it is missing
+    #[arg(long, value_name = "STATE")]
+    pub skip_if_unchanged: Option<PathBuf>,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -122,6 +129,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         stats,
         verify,
         minimise,
+        skip_if_unchanged,
         sandbox,
         quiet,
         command,
@@ -132,6 +140,14 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     let base = std::env::current_dir().map_err(|error| anyhow!("the working directory: {error}"))?;
     let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow!("--ignore: {error}"))?;
     let expected = expect.as_ref().map(|list| Expectations::read(list, &base)).transpose()?;
+    let own: Vec<PathBuf> = [&depfile, &json].into_iter().flatten().map(|path| base.join(path)).collect();
+    let parts = [
+        (
+            "the options of the trace",
+            format!("{:?}", (&depfile, &target, &json, by_process, hash, &ignore, strict, verify, minimise)).into(),
+        ),
+        ("what is expected", expect.as_ref().map(std::fs::read).transpose()?.unwrap_or_default()),
+    ];
     // What cannot be written is known before the command has run.
     let open = |path: &PathBuf| WholeFile::create(path);
     let depfile = depfile.as_ref().map(open).transpose()?;
@@ -141,7 +157,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         let is_all = place == Path::new("/");
         if is_all { Err(anyhow!("--outside {}: nothing would be recorded", shown(path))) } else { Ok(place) }
     });
-    let request = TraceRequest {
+    let mut request = TraceRequest {
         command,
         level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
         outside: outside.collect::<Result<_, _>>()?,
@@ -150,6 +166,17 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         minimise,
         sandbox: sandbox.into(),
     };
+    let skipping = skip_if_unchanged.map(|state| skip::open(&state, &mut request, &parts, own, quiet)).transpose()?;
+    let mut running = None;
+    let mut streams = trace::Streams::default();
+    if let Some(mut skipping) = skipping {
+        if let Some(earlier) = skipping.skip()? {
+            return written_again(&earlier, depfile, json);
+        }
+        let capture;
+        (capture, streams) = skipping.capture()?;
+        running = Some((skipping, capture));
+    }
     let has_ended = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&has_ended);
     let events = Events::new(move |event| match event {
@@ -160,7 +187,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
     let signals = signal_hook::iterator::Signals::new(heeded())?;
-    let handle = trace::start(request, events).map_err(inarch_jobs::JobError::from)?;
+    let handle = trace::start_with(request, streams, events).map_err(inarch_jobs::JobError::from)?;
     pass_on(signals, &handle, has_ended);
     let report = match handle.wait() {
         Err(trace::TraceError::NotExecuted { status, reason }) => {
@@ -169,23 +196,32 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         }
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
+    // Before any line about it.
+    let running = running.map(|(skipping, capture)| (skipping, capture.finish()));
     if stats {
         statistics::tell(&report.statistics);
     }
-    if depfile.is_none() && json.is_none() && expected.is_none() && !verify && !quiet {
+    let is_told = depfile.is_some() || json.is_some() || expected.is_some() || verify || running.is_some();
+    if !is_told && !quiet {
         write_summary(&report, &base);
     }
+    let mut files = Vec::new();
     // A command that failed may not have come to all that it needs: what is known of the last success holds.
     if let Some(file) = depfile.filter(|_| report.status.success()) {
-        write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
+        let content = write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
             .map_err(|error| anyhow!("the dependency file: {error}"))?;
+        files.push((DEPFILE, content));
     }
     if let Some(file) = json {
-        write_lines(&report, hash, file)?;
+        let content = write(file, |out| trace::lines(&report, hash, out)).map_err(not_written)?;
+        files.push((JSON, content));
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
     let is_verified = report.verification.as_ref().is_none_or(|verification| verified::told(verification, quiet));
     let is_good = is_as_expected && is_verified;
+    if let Some((skipping, said)) = running.filter(|_| is_good) {
+        skipping.remember(&report, &said, &files);
+    }
     Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
 }
 
@@ -250,16 +286,39 @@ fn is_in_foreground() -> bool {
 
 /// Writes a trace as lines of JSON, with digests if so wanted.
 pub fn write_lines(report: &TraceReport, digests: bool, file: WholeFile) -> anyhow::Result<()> {
-    write(file, |out| trace::lines(report, digests, out)).map_err(|error| anyhow!("the trace: {error}"))
+    write(file, |out| trace::lines(report, digests, out)).map(drop).map_err(not_written)
 }
 
-/// Writes a file that gets its name when it is complete, or stays as it was.
-fn write(file: WholeFile, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(file.file());
-    make(&mut out)?;
-    out.flush()?;
-    drop(out);
-    Ok(file.commit()?)
+fn not_written(error: anyhow::Error) -> anyhow::Error {
+    anyhow!("the trace: {error}")
+}
+
+/// The names in a state of the files that are written about a run.
+const DEPFILE: &str = "depfile";
+const JSON: &str = "json";
+
+/// Writes the files about an earlier run.
+fn written_again(
+    earlier: &trace::Earlier,
+    depfile: Option<WholeFile>,
+    json: Option<WholeFile>,
+) -> anyhow::Result<ExitCode> {
+    for (file, name) in [(depfile, DEPFILE), (json, JSON)] {
+        let content = earlier.files.iter().find(|(other, _)| other == name);
+        if let (Some(file), Some((_, content))) = (file, content) {
+            write(file, |out| out.write_all(content)).map_err(|error| anyhow!("the {name} file: {error}"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file that gets its name when it is complete, or stays as it was. Returns its content.
+fn write(file: WholeFile, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    make(&mut content)?;
+    file.file().write_all(&content)?;
+    file.commit()?;
+    Ok(content)
 }
 
 /// Says on standard error what was touched.

@@ -9,6 +9,7 @@
 //! 4. When the last process is gone there is a [`TraceReport`]. Whether the record is complete, another run in a view of
 //!    nothing but the recorded inputs can tell ([`verify`]).
 
+mod capture;
 mod compare;
 mod content;
 mod depfile;
@@ -21,6 +22,7 @@ mod lines;
 mod minimise;
 mod processes;
 mod serve;
+mod state;
 mod statistics;
 mod stored;
 mod touched;
@@ -31,17 +33,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+pub use capture::{Capture, Captured, Stream, Streams, is_joint};
 pub use compare::{Mismatch, MismatchKind};
 pub use depfile::depfile;
 pub use descriptors::Inherited;
 pub use difference::{Difference, differences};
 pub use globs::{Compared, Expectations, GlobError, Ignored};
-pub use handle::{TraceEvent, TraceHandle, start};
+pub use handle::{TraceEvent, TraceHandle, start, start_with};
 pub use inarch_vfs::RecordLevel;
 pub use line_error::LineError;
 pub use lines::lines;
 pub use minimise::Minimised;
 pub use processes::TracedProcess;
+pub use state::{Earlier, NotRemembered, Run, State, StateError, Verdict};
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
 pub use touched::{Input, Output, Touched, Use};
@@ -102,6 +106,8 @@ pub struct TraceReport {
     pub trees: Vec<TracedTree>,
     /// Whether the recorded inputs are all that the command needs, if that was asked; or why that could not be found out.
     pub verification: Option<Result<Verification, TraceError>>,
+    /// Whether all processes of the command had ended when the record did.
+    pub is_complete: bool,
 }
 
 /// A tree of a traced run.

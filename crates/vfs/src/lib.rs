@@ -49,7 +49,7 @@ mod volume_files;
 #[doc(hidden)]
 pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
-pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
+pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, is_shown_as, may_open_every_file};
 pub use image_file::{ImageFile, ImageName};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};

@@ -52,6 +52,7 @@ mod the_kernel_mounts_what_it_can;
 mod trace_is_of_use;
 mod trace_is_verified;
 mod trace_misses_nothing;
+mod trace_skips_what_is_unchanged;
 mod trace_tells_who_did_it;
 mod trees_go_by_the_way_that_is_there;
 mod users_of_a_mount_stay_apart;

@@ -73,7 +73,18 @@ impl RunTrace {
         let (inherited, processes) = (Vec::new(), Vec::new());
         let statistics = Statistics::default();
         let verification = None;
-        Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees, verification })
+        Ok(TraceReport {
+            status,
+            touched,
+            outside,
+            inherited,
+            accesses,
+            processes,
+            statistics,
+            trees,
+            verification,
+            is_complete: true,
+        })
     }
 }
 

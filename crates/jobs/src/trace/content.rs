@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use inarch_vfs::Identity;
+use inarch_vfs::{Identity, is_shown_as};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(super) fn is_changed(path: &Path, recorded: Identity) -> bool {
 /// Whether a file's content is still what it was.
 fn is(file: &Metadata, recorded: Identity) -> bool {
     let Identity { inode, mode, size, mtime } = recorded;
-    file.ino() == inode
+    is_shown_as(file.ino(), inode)
         && file.mode() & libc::S_IFMT == mode & libc::S_IFMT
         && file.size() == size
         && (file.mtime(), file.mtime_nsec()) == (mtime.seconds, i64::from(mtime.nanoseconds))

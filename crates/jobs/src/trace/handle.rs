@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_server::StopHandle;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::capture::Streams;
 use super::serve::trace;
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::events::Events;
@@ -78,9 +79,21 @@ pub struct TraceHandle {
 /// # Errors
 /// The command cannot be given a view of its own. That it cannot be executed, [`TraceHandle::wait`] reports.
 pub fn start(request: TraceRequest, events: Events<TraceEvent>) -> Result<TraceHandle, TraceError> {
+    start_with(request, Streams::default(), events)
+}
+
+/// The same with streams of the command's own.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_with(
+    request: TraceRequest,
+    streams: Streams,
+    events: Events<TraceEvent>,
+) -> Result<TraceHandle, TraceError> {
     let command = Current::default();
     let current = command.clone();
-    let ((), running) = Running::start("trace", events, move |duty| trace(&request, &current, duty))?;
+    let ((), running) = Running::start("trace", events, move |duty| trace(&request, streams, &current, duty))?;
     Ok(TraceHandle { command, running })
 }
 

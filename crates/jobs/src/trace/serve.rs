@@ -22,6 +22,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CapabilitySet, capabilities};
 use tempfile::TempDir;
 
+use super::capture::Streams;
 use super::descriptors::inherited;
 use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
@@ -42,18 +43,25 @@ use crate::record::processes::Processes;
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The main function of a trace's thread. The command dies with this thread.
-pub(super) fn trace(request: &TraceRequest, current: &Current, duty: &Duty) -> Result<TraceReport, TraceError> {
+pub(super) fn trace(
+    request: &TraceRequest,
+    streams: Streams,
+    current: &Current,
+    duty: &Duty,
+) -> Result<TraceReport, TraceError> {
     let root = Path::new("/");
     let layer = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
     // Each file that the command has open takes one here.
     let limit = take_limit().map(|(soft, _)| soft);
-    let given = Given { limit, ..Given::default() };
+    let Streams { input, output, errors } = streams;
+    let has_input = input.is_some();
+    let given = Given { input, output, errors, limit };
     let started = |command| {
         current.is(command);
         duty.is_ready(());
     };
-    let input = InputFile::of_this_process();
+    let input = if has_input { None } else { InputFile::of_this_process() };
     let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
     if request.verify {
         report.verification = Some(Trial { request, first: &report, input, limit, current, duty }.verify());
@@ -85,6 +93,11 @@ pub(super) struct Given {
     pub limit: Option<u64>,
 }
 
+/// The outermost paths that are not recorded.
+pub(super) fn outside_of(request: &TraceRequest) -> Vec<PathBuf> {
+    outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect())
+}
+
 /// Runs the command with `layer` as its root directory, and records what it does there, ignored paths included. `confinement`
 /// is that of the threads that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
 pub(super) fn run_in_view(
@@ -95,9 +108,11 @@ pub(super) fn run_in_view(
     duty: &Duty,
     started: impl FnOnce(OwnedFd),
 ) -> Result<TraceReport, TraceError> {
-    let outside = outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect());
+    let outside = outside_of(request);
     let setup = |what| move |error: io::Error| LifecycleError::Setup { what, error };
-    let inherited = inherited(&outside).map_err(setup("a list of the open files"))?;
+    let mut inherited = inherited(&outside).map_err(setup("a list of the open files"))?;
+    let own = [given.input.is_some(), given.output.is_some(), given.errors.is_some()];
+    inherited.retain(|one| !own.get(one.descriptor as usize).is_some_and(|is_own| *is_own));
     let name = format!("inarch-trace-{}-{:016x}", std::process::id(), unknown_number());
     let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(setup("a socket"))?;
@@ -136,13 +151,24 @@ pub(super) fn run_in_view(
         return Err(TraceError::NotExecuted { status, reason });
     }
     let counts = Arc::clone(&served.counts);
-    let Recorded { touched, accesses, processes } = served.finish(&namespace, duty)?;
+    let Recorded { touched, accesses, processes, is_complete } = served.finish(&namespace, duty)?;
     let processor_time = processor_time().saturating_sub(time);
     let statistics = Statistics { requests: requests(&counts), calls, elapsed, processor_time };
     let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
     let touched = touched.without(is_outside);
     let (trees, verification) = (Vec::new(), None);
-    Ok(TraceReport { status, touched, outside, inherited, accesses, processes, statistics, trees, verification })
+    Ok(TraceReport {
+        status,
+        touched,
+        outside,
+        inherited,
+        accesses,
+        processes,
+        statistics,
+        trees,
+        verification,
+        is_complete,
+    })
 }
 
 /// A number that nobody else can know.
@@ -291,6 +317,8 @@ struct Recorded {
     touched: Touched,
     accesses: u64,
     processes: Vec<TracedProcess>,
+    /// Whether the last process has left the view.
+    is_complete: bool,
 }
 
 /// A view that is served.
@@ -357,7 +385,7 @@ impl Served {
         self.recording.end();
         let written = self.writer.join().map_err(|_| LifecycleError::Panicked)?;
         let (touched, accesses) = written.map_err(LifecycleError::Wait)?;
-        Ok(Recorded { touched, accesses, processes: self.observer.finish() })
+        Ok(Recorded { touched, accesses, processes: self.observer.finish(), is_complete: is_over })
     }
 }
 

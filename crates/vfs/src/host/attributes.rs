@@ -18,6 +18,11 @@ use crate::{Attributes, Changes, Context, HandleId, NodeId, SetAttributes, SetTi
 /// The bits of a shown inode number that distinguish file systems.
 const DEVICE_SHIFT: u32 = 48;
 
+/// Whether `shown` can be the inode number that a [`HostDirectory`] shows for a file with this one on some file system of the host.
+pub fn is_shown_as(inode: u64, shown: u64) -> bool {
+    (inode ^ shown) & ((1 << DEVICE_SHIFT) - 1) == 0
+}
+
 /// statx(2) of `name` in a directory, or of the descriptor itself if the name is empty.
 pub(super) fn stat(descriptor: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Statx, Errno> {
     let empty = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };

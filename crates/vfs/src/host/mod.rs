@@ -50,6 +50,7 @@ use crate::{
     Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId,
     OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
 };
+pub use attributes::is_shown_as;
 pub use caller::may_open_every_file;
 use handle::FileHandle;
 pub use mounts::Submounts;

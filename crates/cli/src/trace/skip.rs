@@ -1,0 +1,117 @@
+//! `--skip-if-unchanged`: the command runs only if something changed that its last run depended on.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use inarch_jobs::trace::{
+    self, Capture, Captured, Earlier, NotRemembered, Run, State, Stream, Streams, TraceReport, TraceRequest, Verdict,
+};
+use inarch_jobs::{counted, shown};
+
+use crate::output::{complain, printed};
+use crate::say::time;
+
+/// A run that may be skipped.
+pub struct Skipping {
+    state: State,
+    run: Run,
+    quiet: bool,
+}
+
+/// Opens the state at `path`, and leaves it out of what is traced. `options` are parts of the run that count besides `request`,
+/// and `own` the files that are written about it.
+pub fn open(
+    path: &Path,
+    request: &mut TraceRequest,
+    options: &[(&str, Vec<u8>)],
+    own: Vec<PathBuf>,
+    quiet: bool,
+) -> anyhow::Result<Skipping> {
+    let waiting = || {
+        if !quiet {
+            complain(format_args!("{}: waiting for another run", shown(path)));
+        }
+    };
+    let state = State::open(path, waiting).map_err(|error| anyhow!("--skip-if-unchanged: {error}"))?;
+    request.outside.push(state.path().to_owned());
+    let is_joint = trace::is_joint(io::stdout(), io::stderr()).map_err(no_streams)?;
+    let run = Run::new(request, options, own, is_joint)
+        .map_err(|error| anyhow!("the surroundings of the command: {error}"))?;
+    Ok(Skipping { state, run, quiet })
+}
+
+impl Skipping {
+    /// Says whether the command has to run. If not, prints what it printed, and returns its last run.
+    pub fn skip(&mut self) -> anyhow::Result<Option<Earlier>> {
+        let (line, earlier) = match self.state.check(&self.run) {
+            Verdict::Unchanged(earlier) => (skipped(&earlier), Some(earlier)),
+            Verdict::Changed(reasons) => (changed(&reasons), None),
+        };
+        if !self.quiet {
+            complain(line);
+        }
+        match &earlier {
+            Some(earlier) => print(&earlier.said)?,
+            None => self.state.forget()?,
+        }
+        Ok(earlier)
+    }
+
+    /// Streams for the command, whose output is passed on and kept.
+    pub fn capture(&self) -> anyhow::Result<(Capture, Streams)> {
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        let streams = output.and_then(|output| Ok((output, io::stderr().as_fd().try_clone_to_owned()?)));
+        let captured = streams.and_then(|(output, errors)| Capture::start(output, errors));
+        captured.map_err(no_streams)
+    }
+
+    /// Remembers a run with status 0 and the files that were written about it.
+    pub fn remember(self, report: &TraceReport, said: &Captured, files: &[(&str, Vec<u8>)]) {
+        if !report.status.success() {
+            return;
+        }
+        let path = self.state.path().to_owned();
+        match self.state.remember(&self.run, report, said, files) {
+            Ok(()) => {}
+            Err(NotRemembered::Path(error)) => {
+                complain(format_args!("{}: nothing is remembered: {error}", shown(&path)));
+            }
+            Err(reason) if !self.quiet => complain(format_args!("nothing is remembered: {reason}")),
+            Err(_) => {}
+        }
+    }
+}
+
+fn no_streams(error: io::Error) -> anyhow::Error {
+    anyhow!("the standard streams: {error}")
+}
+
+fn skipped(earlier: &Earlier) -> String {
+    let restored = match earlier.restored {
+        0 => String::new(),
+        number => format!("; {} made again", counted(number as u64, "output", "outputs")),
+    };
+    format!("unchanged since {}: skipped{restored}", time(earlier.at))
+}
+
+fn changed(reasons: &[String]) -> String {
+    let first = reasons.first().map_or("", String::as_str);
+    match reasons.len() {
+        0 | 1 => format!("changed: {first}"),
+        number => format!("changed: {first}, and {} more", number - 1),
+    }
+}
+
+/// Prints what a command printed. A reader that has gone is no error.
+fn print(said: &Captured) -> anyhow::Result<()> {
+    let (mut output, mut errors) = (io::stdout().lock(), io::stderr().lock());
+    for (stream, piece) in said.pieces() {
+        match stream {
+            Stream::Output => printed(output.write_all(piece).and_then(|()| output.flush()))?,
+            Stream::Errors => printed(errors.write_all(piece))?,
+        }
+    }
+    Ok(())
+}
