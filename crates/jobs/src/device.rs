@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay};
+use inarch_block::{BLOCK_SIZE, BlockMap, Content, Device, Overlay};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
@@ -19,7 +19,6 @@ use crate::JobError;
 use crate::disk::room::Room;
 use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use crate::kept::KeptBase;
-use crate::run::traced::TreeTrace;
 use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
 
@@ -37,6 +36,19 @@ pub enum Writes {
     ThrownAway(PathBuf),
     /// They go to this file, and are there again the next time.
     Kept(PathBuf),
+}
+
+/// Makes of a tree's content one that records what is read.
+#[derive(Clone)]
+pub(crate) struct Watcher(pub Arc<Watch>);
+
+/// What a [`Watcher`] does.
+pub(crate) type Watch = dyn Fn(Arc<dyn Content>, &Arc<Tree>) -> Arc<dyn Content> + Send + Sync;
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watcher").finish_non_exhaustive()
+    }
 }
 
 /// A finished device, and facts about it.
@@ -87,7 +99,7 @@ pub(crate) struct Recipe {
     /// Where a guest that cannot write to it mounts something else: directories, paths from the root.
     pub mount_points: Vec<Vec<u8>>,
     /// Records which files are read.
-    pub trace: Option<TreeTrace>,
+    pub trace: Option<Watcher>,
 }
 
 /// Does `work` on `source`. A panic, which standard error reports, becomes an error.
@@ -134,7 +146,7 @@ impl Recipe {
             }
         };
         let content = match &self.trace {
-            Some(trace) => trace.watch(opened.content, &opened.tree),
+            Some(Watcher(watch)) => watch(opened.content, &opened.tree),
             None => opened.content,
         };
         let device = Device::new(map, content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 20] = [
+const ROOMS: [(&str, Below); 21] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -31,9 +31,10 @@ const ROOMS: [(&str, Below); 20] = [
     ("image", Below::All),
     ("mount", Below::All),
     ("serve", Below::All),
-    ("run", Below::All),
     ("trace", Below::All),
+    ("run", Below::All),
     ("doctor", Below::All),
+    ("examine", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

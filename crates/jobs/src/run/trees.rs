@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_tree::select::Selection;
@@ -17,7 +18,7 @@ use super::traced::RunTrace;
 use super::unpacked::{Places, UnpackedTree};
 use super::{Root, RunError, RunRequest, TreeMount, Way};
 use crate::JobError;
-use crate::device::{Recipe, Writes};
+use crate::device::{Recipe, Watcher, Writes};
 use crate::disk::DiskFormat;
 use crate::kept::mount_points_in;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
@@ -79,7 +80,8 @@ impl Trees {
             shared.trace = Some(trace.tree(&shared.destination));
         }
         for disk in &mut self.disks {
-            disk.recipe.trace = disk.destination.as_deref().map(|destination| trace.tree(destination));
+            let tree = disk.destination.as_deref().map(|destination| trace.tree(destination));
+            disk.recipe.trace = tree.map(|tree| Watcher(Arc::new(move |content, of| tree.watch(content, of))));
         }
     }
 
