@@ -77,7 +77,10 @@ impl Touched {
             return Some(self.told(path, in_place?, was_directory));
         }
         let now = match self.places.shown(path) {
-            Some((Put::Made | Put::Original(_), is_directory)) => Some(is_directory),
+            Some((Put::Made, is_directory)) => Some(is_directory),
+            Some((Put::Original(_), is_directory)) => {
+                Some(is_directory || came_along.is_some_and(|known| known.is_directory))
+            }
             Some((Put::Gone | Put::Hole, _)) => None,
             None => came_along.map(|known| known.is_directory),
         };

@@ -48,6 +48,7 @@ fn touched_by(steps: &str) -> Touched {
             "trunc" => (AccessKind::Truncate, false),
             "alloc" => (AccessKind::Allocate, false),
             "chmod" => (AccessKind::SetAttributes, false),
+            "chmod-dir" => (AccessKind::SetAttributes, true),
             "link-read" => (AccessKind::ReadLink, false),
             "xattr" => (AccessKind::GetXattr, false),
             "statfs" => (AccessKind::Statistics, false),
@@ -274,6 +275,8 @@ fn what_is_told_of_a_directory_is_of_the_thing_that_was_there() {
     assert_eq!(directories("found b; > b c; mkdir b; - b"), [of("/b", false), of("/c", false)]);
     assert_eq!(directories("found b; > b c; mkdir b"), [of("/b", true), of("/c", false)]);
     assert_eq!(directories("list b; > b c; - c"), [of("/b", true), of("/c", true)]);
+    let exchanged = [of("/a", false), of("/a/c", true), of("/b", false), of("/b/c", true)];
+    assert_eq!(directories("% a b; chmod-dir a/c"), exchanged);
 }
 
 /// A tree whose files know where they were before, as an oracle.
