@@ -176,9 +176,11 @@ with os.scandir("part") as entries: next(entries)
         made: absent | made
         made/x: | made
         moved: found listed moved (m) | removed
+        moved/m: moved | removed
         opened: found
         part: found listed SOME
         renamed: absent | made
+        renamed/m: | made
         ",
     );
 }
