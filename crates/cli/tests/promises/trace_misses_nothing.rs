@@ -176,9 +176,11 @@ with os.scandir("part") as entries: next(entries)
         made: absent | made
         made/x: | made
         moved: found listed moved (m) | removed
+        moved/m: moved | removed
         opened: found
         part: found listed SOME
         renamed: absent | made
+        renamed/m: | made
         ",
     );
 }
@@ -194,16 +196,21 @@ fn what_was_renamed_is_told_by_its_name_before() {
         b: found read moved | removed
         c: absent | made
         d: found moved | removed
-        d/e: found
-        d/e/y: found read
+        d/e: found moved | removed
+        d/e/y: found read moved | removed
         d/none: absent
-        d/x: found read
-        d/z: found read
+        d/x: found read | removed
+        d/z: found read moved | removed
         n: absent | made
+        n/e: | made
+        n/e/y: | made
         n/x: | made
+        n/z: | made
         old: found moved | written
+        old/x: moved | removed
         old/y: | made
         older: absent | made
+        older/x: | made
         over: found | written
         ",
     );
@@ -217,10 +224,69 @@ open("d/x").read(), open("f").read()
 "#,
         "
         d: found moved | written
+        d/x: moved | written
         e: found moved | written
-        e/x: found read
+        e/x: found read moved | written
         f: found moved | written
         g: found read moved | written
+        ",
+    );
+}
+
+#[test]
+fn what_lies_in_a_moved_directory_is_told() {
+    let setup = "mkdir d f; echo 1 > d/x; echo 1 > f/x; echo 9 > d/y; echo 9 > f/y";
+    shell(
+        setup,
+        "rm -r d; mv f d",
+        "
+        d: found listed (x,y) | written
+        d/x: found | written
+        d/y: found | written
+        f: found moved | removed
+        f/x: moved | removed
+        f/y: moved | removed
+        ",
+    );
+    shell(
+        setup,
+        "echo 2 > d/x; mv d e; mv f d; rm d/y",
+        "
+        d: found moved | written
+        d/x: found | written
+        d/y: moved | removed
+        e: absent | made
+        e/x: | made
+        e/y: | made
+        f: found moved | removed
+        f/x: moved | removed
+        f/y: found | removed
+        ",
+    );
+    shell(
+        setup,
+        "mv d e; mkdir d; echo 3 > d/x",
+        "
+        d: found moved | written
+        d/x: moved | written
+        d/y: moved | removed
+        e: absent | made
+        e/x: | made
+        e/y: | made
+        ",
+    );
+    python(
+        "mkdir a b; echo 1 > a/x; echo 1 > b/x",
+        r#"
+import ctypes
+open("a/x", "w").write("2")
+assert ctypes.CDLL(None).renameat2(-100, b"a", -100, b"b", 2) == 0
+"#,
+        "
+        a: found moved | written
+        a/x: found | written
+        b: found moved | written
+        b/x: moved | written
         ",
     );
 }

@@ -27,7 +27,7 @@ use super::descriptors::inherited;
 use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
 use super::statistics::{Calls, Statistics, calls, processor_time, requests};
-use super::touched::Touched;
+use super::touched::{Touched, listed};
 use super::verify::{InputFile, Trial};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
@@ -63,6 +63,7 @@ pub(super) fn trace(
     };
     let input = if has_input { None } else { InputFile::of_this_process() };
     let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
+    report.touched.find_renamed(&mut listed);
     if request.verify {
         report.verification = Some(Trial { request, first: &report, input, limit, current, duty }.verify());
     }

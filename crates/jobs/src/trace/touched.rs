@@ -2,9 +2,11 @@
 //!
 //! An access counts as a use of an *input* only if it is of something that was there before the command: a file that the command
 //! made and then read is none. An input has the path that it had before, also when it was read by another one since. What the
-//! command changed is an *output*. A directory that was renamed stands for what lies in it.
+//! command changed is an *output*. What came along with a renamed directory is found in it at the end ([`renamed`]).
 
+mod outputs;
 mod places;
+mod renamed;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +19,9 @@ use std::path::Path;
 use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed};
 use places::{Name, Places, Put, beneath};
 use rustix::io::Errno;
+
+pub use outputs::{Change, Output};
+pub(super) use renamed::listed;
 
 /// What an input was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,34 +79,6 @@ impl Use {
     }
 }
 
-/// What became of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
-    /// It was not there, and is now.
-    Made,
-    /// It was there with other content, or as another file.
-    Written,
-    /// Only its attributes are others.
-    Attributes,
-    /// It was there, and is not now.
-    Removed,
-    /// It was made, and is not there any more.
-    Temporary,
-}
-
-impl Change {
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Change::Made => "made",
-            Change::Written => "written",
-            Change::Attributes => "attributes",
-            Change::Removed => "removed",
-            Change::Temporary => "temporary",
-        }
-    }
-}
-
 /// Something that was there before the command, or was looked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'t> {
@@ -148,25 +125,6 @@ impl<'t> Input<'t> {
         let content = Use::Read.bit() | Use::Executed.bit() | Use::Moved.bit();
         let is_file = self.identity.is_none_or(|identity| identity.mode & libc::S_IFMT == libc::S_IFREG);
         self.uses & content != 0 && is_file
-    }
-}
-
-/// Something that the command changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Output<'t> {
-    /// Its absolute path.
-    pub path: &'t Path,
-    /// How.
-    pub change: Change,
-    /// Whether it is a directory, as far as that was seen.
-    pub is_directory: bool,
-    pids: Option<&'t BTreeSet<u32>>,
-}
-
-impl<'t> Output<'t> {
-    /// The processes that changed it, if processes are recorded.
-    pub fn processes(&self) -> impl Iterator<Item = u32> + use<'t> {
-        self.pids.into_iter().flatten().copied()
     }
 }
 
@@ -326,34 +284,6 @@ impl Touched {
         })
     }
 
-    /// What the command changed, by path.
-    pub fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
-        let places = self.places.changes().filter_map(|(path, put, is_directory)| {
-            let before = self.known.get(path);
-            let was_there = before.is_some_and(|known| known.before == Before::There);
-            let change = match put {
-                Put::Original(from) if **from == *path => before?.change()?,
-                Put::Made | Put::Original(_) if was_there => Change::Written,
-                Put::Made | Put::Original(_) => Change::Made,
-                Put::Gone if was_there => Change::Removed,
-                Put::Gone => Change::Temporary,
-                Put::Hole => return None,
-            };
-            let pids = self.changed_by.get(path);
-            Some((path, Output { path: shown_path(path), change, is_directory, pids }))
-        });
-        let contents = self.known.iter().filter_map(|(path, known)| {
-            let change = known.change()?;
-            let is_in_place = || self.places.original(path).is_some_and(|original| original == *path);
-            let is_told = self.places.change(path).is_some();
-            let (is_directory, pids) = (known.is_directory, self.changed_by.get(path));
-            let output = Output { path: shown_path(path), change, is_directory, pids };
-            (!is_told && is_in_place()).then_some((&**path, output))
-        });
-        let outputs: BTreeMap<&[u8], Output<'_>> = places.chain(contents).collect();
-        outputs.into_values()
-    }
-
     /// Without some paths.
     pub(crate) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
         self.known.retain(|path, _| !is_left_out(shown_path(path)));
@@ -376,11 +306,22 @@ impl Touched {
         }
     }
 
+    /// The processes that changed a path, or else that moved the directory nearest above it.
+    fn changed_by(&self, path: &Path) -> Option<&BTreeSet<u32>> {
+        if self.changed_by.is_empty() {
+            return None;
+        }
+        let root = Name::default();
+        let names = path.ancestors().map(|above| above.as_os_str().as_bytes());
+        let mut names = names.map(|name| if name == b"/" { &*root } else { name });
+        names.find_map(|name| self.changed_by.get(name))
+    }
+
     /// The same to change it. A thing with another path than before is then an output by itself.
     fn changed(&mut self, path: &[u8]) -> Option<&mut Known> {
         self.changes(path);
         let original = self.places.original(path)?;
-        if *original != *path && self.places.change(path).is_none_or(|(put, _)| *put == Put::Hole) {
+        if *original != *path && self.places.shown(path).is_none() {
             self.places.pin(path, original.clone(), false);
         }
         let known = self.known.entry(original).or_default();
@@ -389,7 +330,7 @@ impl Touched {
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
-        match self.places.change(path) {
+        match self.places.shown(path) {
             Some((_, is_directory)) => is_directory,
             None => {
                 let original = self.places.original(path);
@@ -436,7 +377,7 @@ impl Touched {
         for (rest, is_directory) in changed {
             let (place, before) = ([path, &rest].concat(), [&*original, &rest].concat());
             let is_there = self.places.original(&place).is_some_and(|original| *original == *before);
-            if is_there && self.places.change(&place).is_none() {
+            if is_there && self.places.shown(&place).is_none() {
                 self.places.pin(&place, before.into(), is_directory);
             }
         }
@@ -478,7 +419,7 @@ impl AccessSink for Touched {
             before.is_some_and(|known| known.before == Before::There)
         };
         let seen = listed.names().filter(|name| !changed.contains_key(*name) || was_there(name)).map(Name::from);
-        let removed = changed.iter().filter(|(name, put)| matches!(put, Put::Gone) && was_there(name));
+        let removed = changed.iter().filter(|(name, put)| matches!(put, Put::Gone | Put::Hole) && was_there(name));
         let names: Vec<Name> = seen.chain(removed.map(|(name, _)| name.clone())).collect();
         self.known.entry(original).or_default().more().names.get_or_insert_default().extend(names);
         Ok(())

@@ -16,9 +16,9 @@ pub enum Put {
     Made,
     /// What was at this path before the command.
     Original(Name),
-    /// Nothing. There was something before the command, or of its making.
+    /// Nothing. There was something before the command, or of its making, or that it put there by this name.
     Gone,
-    /// Nothing. Neither was there anything at this path before: something was moved away that had come with its directory.
+    /// Nothing. Something was taken away that had come with its directory.
     Hole,
 }
 
@@ -59,8 +59,9 @@ pub fn beneath<'m, V>(map: &'m BTreeMap<Name, V>, path: &[u8]) -> impl Iterator<
 }
 
 impl Places {
-    /// Where that was before the command which is at `path` now; `None` if the command made it, or removed it.
-    pub fn original(&self, path: &[u8]) -> Option<Name> {
+    /// The change that says what is at `path` now, and the length of the path that it is of: the latest one of the path or of a
+    /// directory above it. Of those of the same time the nearest one.
+    fn latest(&self, path: &[u8]) -> Option<(usize, &Now)> {
         let mut latest: Option<(usize, &Now)> = None;
         if !self.changed.is_empty() {
             let ends = (0..path.len()).rev().filter(|at| path[*at] == b'/');
@@ -72,7 +73,12 @@ impl Places {
                 }
             }
         }
-        match latest {
+        latest
+    }
+
+    /// Where that was before the command which is at `path` now; `None` if the command made it, or removed it.
+    pub fn original(&self, path: &[u8]) -> Option<Name> {
+        match self.latest(path) {
             None => Some(path.into()),
             Some((end, Now { put: Put::Original(from), .. })) => Some(joined(from, &path[end..])),
             Some(_) => None,
@@ -89,9 +95,10 @@ impl Places {
         self.set(path, Put::Made, is_directory);
     }
 
-    /// Names what came along with its directory.
+    /// Names what came along with its directory. What is where stays the same.
     pub fn pin(&mut self, path: &[u8], original: Name, is_directory: bool) {
-        self.set(path, Put::Original(original), is_directory);
+        let since = self.latest(path).map_or(0, |(_, now)| now.since);
+        self.changed.insert(path.into(), Now { put: Put::Original(original), is_directory, since });
     }
 
     /// The command removed what was at a path.
@@ -108,29 +115,17 @@ impl Places {
     /// Takes what is at a path away, to be put elsewhere.
     pub fn take(&mut self, path: &[u8], is_directory: bool) -> Moving {
         let put = self.original(path).map_or(Put::Made, Put::Original);
-        let inner: Vec<(Name, Now)> = beneath(&self.changed, path).map(|(rest, now)| (rest, now.clone())).collect();
+        // A later change of a directory above may have covered some.
+        let is_shown = |rest: &Name| self.shown(&joined(path, rest)).is_some();
+        let inner = beneath(&self.changed, path).filter(|(rest, _)| is_shown(rest));
+        let beneath: Vec<(Name, Now)> = inner.map(|(rest, now)| (rest, now.clone())).collect();
         self.remove(path, is_directory);
-        let beneath = inner.into_iter().filter_map(|(rest, now)| {
-            let old = joined(path, &rest);
-            // A later change of a directory above it may have covered it.
-            let is_shown = match &now.put {
-                Put::Original(_) | Put::Made => true,
-                Put::Gone | Put::Hole => !self.is_covered(path, &old, now.since),
-            };
+        for (rest, now) in &beneath {
             if matches!(now.put, Put::Original(_) | Put::Made) {
-                self.set(&old, Put::Gone, now.is_directory);
+                self.set(&joined(path, rest), Put::Gone, now.is_directory);
             }
-            is_shown.then_some((rest, now))
-        });
-        let beneath = beneath.collect();
+        }
         Moving { put, is_directory, beneath }
-    }
-
-    /// Whether a directory between `top` and `path` was changed after `since`.
-    fn is_covered(&self, top: &[u8], path: &[u8], since: u64) -> bool {
-        let ends = (top.len() + 1..path.len()).filter(|at| path[*at] == b'/');
-        let mut above = ends.filter_map(|end| self.changed.get(&path[..end]));
-        above.any(|now| now.since > since)
     }
 
     /// Puts it there.
@@ -147,9 +142,12 @@ impl Places {
         }
     }
 
-    /// Adds the changes at other paths, for the end: which of both came first is lost.
+    /// Adds the changes at and beneath another mount point, which what was changed above it does not cover.
     pub fn extend(&mut self, other: Places) {
-        self.changed.extend(other.changed);
+        let clock = self.clock;
+        self.clock += other.clock;
+        let later = other.changed.into_iter().map(|(path, now)| (path, Now { since: now.since + clock, ..now }));
+        self.changed.extend(later);
     }
 
     /// Forgets the changes of all other paths.
@@ -157,19 +155,38 @@ impl Places {
         self.changed.retain(|path, _| is_kept(path));
     }
 
-    /// What the change of this very path left there, and whether it is a directory.
+    /// What the last change of this very path left there, and whether that is a directory. A directory above it may have been
+    /// changed since.
     pub fn change(&self, path: &[u8]) -> Option<(&Put, bool)> {
         self.changed.get(path).map(|now| (&now.put, now.is_directory))
     }
 
-    /// All changes.
-    pub fn changes(&self) -> impl Iterator<Item = (&[u8], &Put, bool)> {
-        self.changed.iter().map(|(path, now)| (&**path, &now.put, now.is_directory))
+    /// The same, if it says what is at the path now.
+    pub fn shown(&self, path: &[u8]) -> Option<(&Put, bool)> {
+        let latest = self.latest(path).filter(|(end, _)| *end == path.len());
+        latest.map(|(_, now)| (&now.put, now.is_directory))
     }
 
-    /// The changes of names in a directory.
+    /// What was put where it is now by name, and its path before: the same if it was moved away and back.
+    pub fn moved(&self) -> Vec<(Name, Name)> {
+        let shown = self.changed.keys().filter_map(|path| match self.shown(path)? {
+            (Put::Original(from), _) => Some((path.clone(), from.clone())),
+            _ => None,
+        });
+        shown.collect()
+    }
+
+    /// The paths that were changed.
+    pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.changed.keys().map(|path| &**path)
+    }
+
+    /// The changes that say what the names in a directory are.
     pub fn names_in(&self, directory: &[u8]) -> impl Iterator<Item = (Name, &Put)> {
         let names = beneath(&self.changed, directory).filter(|(rest, _)| !rest[1..].contains(&b'/'));
-        names.map(|(rest, now)| (rest[1..].into(), &now.put))
+        names.filter_map(|(rest, _)| {
+            let (put, _) = self.shown(&joined(directory, &rest))?;
+            Some((rest[1..].into(), put))
+        })
     }
 }

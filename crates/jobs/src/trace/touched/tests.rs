@@ -32,6 +32,10 @@ fn access(kind: AccessKind, path: &str) -> Access<'_> {
 
 /// A word for each kind, then its paths: `+` made, `-` removed, `>` renamed, `%` exchanged, `=` linked, and so on.
 fn told(steps: &str) -> String {
+    text(&touched_by(steps))
+}
+
+fn touched_by(steps: &str) -> Touched {
     let mut touched = Touched::default();
     for step in steps.split(';').map(str::trim).filter(|step| !step.is_empty()) {
         let words: Vec<&str> = step.split(' ').collect();
@@ -44,6 +48,7 @@ fn told(steps: &str) -> String {
             "trunc" => (AccessKind::Truncate, false),
             "alloc" => (AccessKind::Allocate, false),
             "chmod" => (AccessKind::SetAttributes, false),
+            "chmod-dir" => (AccessKind::SetAttributes, true),
             "link-read" => (AccessKind::ReadLink, false),
             "xattr" => (AccessKind::GetXattr, false),
             "statfs" => (AccessKind::Statistics, false),
@@ -76,7 +81,28 @@ fn told(steps: &str) -> String {
         }
         touched.record(&access).unwrap();
     }
-    text(&touched)
+    touched
+}
+
+/// Lists a directory of a tree, of which these are all paths. Files have digits as names.
+fn lister<'t>(tree: impl Iterator<Item = &'t str> + Clone) -> impl FnMut(&Path) -> Vec<(Name, Identity)> {
+    move |directory| {
+        let beneath = format!("{}/", directory.to_str().unwrap().trim_start_matches('/'));
+        let names = tree.clone().filter_map(|path| Some((path, path.strip_prefix(&beneath)?)));
+        let names = names.filter(|(_, name)| !name.contains('/'));
+        let kind = |path| if is_directory(path) { libc::S_IFDIR } else { libc::S_IFREG };
+        names.map(|(path, name)| (name.as_bytes().into(), identity(kind(path), 7).unwrap())).collect()
+    }
+}
+
+/// Each with what is there at the end.
+#[track_caller]
+fn check_at_end(cases: &[(&str, &str, &str)]) {
+    for (steps, end, expected) in cases {
+        let mut touched = touched_by(steps);
+        touched.find_renamed(&mut lister(end.split(' ')));
+        assert_eq!(text(&touched), *expected, "{steps}");
+    }
 }
 
 fn text(touched: &Touched) -> String {
@@ -162,22 +188,25 @@ fn what_was_moved_keeps_the_path_that_it_had() {
         ("absent t; + t; found b; > t b; open b", "/b found|written; /t absent|temporary"),
         (
             "found d; absent e; > d e; found e/x; open e/x; absent e/y",
-            "/d found moved|removed; /d/x found read; /d/y absent; /e absent|made",
+            "/d found moved|removed; /d/x found read|removed; /d/y absent; /e absent|made",
         ),
         ("> d e; > e d; open d/x", "/d moved; /d/x read; /e absent|temporary"),
-        ("> d e; write e/x", "/d moved|removed; /d/x read; /e absent|made; /e/x |made"),
+        ("> d e; write e/x", "/d moved|removed; /d/x read|removed; /e absent|made; /e/x |made"),
         ("write d/x; > d e", "/d moved|removed; /d/x read|removed; /e absent|made; /e/x |made"),
         ("+ d/x; > d e; open e/x; - e/x", "/d moved|removed; /d/x absent|temporary; /e absent|made; /e/x |temporary"),
         ("- d/x; > d e; absent e/x; + e/x", "/d moved|removed; /d/x |removed; /e absent|made; /e/x |made"),
-        ("> d e; - e/x; absent e/x", "/d moved|removed; /e absent|made"),
+        ("> d e; - e/x; absent e/x", "/d moved|removed; /d/x |removed; /e absent|made"),
         ("> d old; mkdir d; absent d/x; + d/y", "/d moved|written; /d/y |made; /old absent|made"),
-        ("- e/x; > d e; open e/x", "/d moved|removed; /d/x read; /e absent|made; /e/x |removed"),
-        ("% d e; open d/x; open e/y", "/d moved|written; /d/y read; /e moved|written; /e/x read"),
+        ("- e/x; > d e; open e/x", "/d moved|removed; /d/x read|removed; /e absent|made; /e/x |written"),
+        ("% d e; open d/x; open e/y", "/d moved|written; /d/y read|removed; /e moved|written; /e/x read|removed"),
         (
             "+ d/a; % d e; open e/a; absent d/a",
             "/d moved|written; /d/a absent|temporary; /e moved|written; /e/a absent|made",
         ),
-        ("> a/b c; > c/d a/b; open a/b/x", "/a/b moved|written; /a/b/d moved; /a/b/d/x read; /c absent|made"),
+        (
+            "> a/b c; > c/d a/b; open a/b/x",
+            "/a/b moved|written; /a/b/d moved|removed; /a/b/d/x read|removed; /c absent|made",
+        ),
     ]);
 }
 
@@ -191,9 +220,63 @@ fn names_are_those_before_the_command() {
         ("found d/a; - d/a; list d; names d b", "/d listed (a,b); /d/a found|removed"),
         ("found d/a; - d/a; + d/a; list d; names d a", "/d listed (a); /d/a found|written"),
         ("> d e; list e; names e a", "/d listed moved (a)|removed; /e absent|made"),
+        ("> d e; - e/a; list e; names e b", "/d listed moved (a,b)|removed; /d/a |removed; /e absent|made"),
         ("> a d/b; list d; names d b c", "/a moved|removed; /d listed (c); /d/b absent|made"),
         ("mkdir d; + d/x; list d; names d x", "/d absent|made; /d/x |made"),
     ]);
+}
+
+#[test]
+fn what_came_along_with_a_directory_is_told() {
+    let swapped = "d d/1 d/2 e e/1";
+    check_at_end(&[
+        (
+            "> d e",
+            "e e/1 e/s e/s/2",
+            "/d moved|removed; /d/1 moved|removed; /d/s moved|removed; /d/s/2 moved|removed; /e absent|made; /e/1 |made; /e/s |made; /e/s/2 |made",
+        ),
+        (
+            "- d/1; - d/2; - d; > f d",
+            "d d/1",
+            "/d |written; /d/1 |written; /d/2 |removed; /f moved|removed; /f/1 moved|removed",
+        ),
+        (
+            "trunc d/1 0; > d e; > f d",
+            swapped,
+            "/d moved|written; /d/1 |written; /d/2 |made; /e absent|made; /e/1 |made; /f moved|removed; /f/1 moved|removed; /f/2 moved|removed",
+        ),
+        (
+            "> d e; > f d; trunc d/1 0",
+            swapped,
+            "/d moved|written; /d/1 moved|written; /d/2 |made; /e absent|made; /e/1 |made; /f moved|removed; /f/1 |removed; /f/2 moved|removed",
+        ),
+        ("> d e; mkdir d; + d/1", "d d/1 e e/1", "/d moved|written; /d/1 moved|written; /e absent|made; /e/1 |made"),
+        (
+            "> d e; > f d; - d/2",
+            "d d/1 e e/1 e/2",
+            "/d moved|written; /d/1 moved|written; /d/2 moved|removed; /e absent|made; /e/1 |made; /e/2 |made; /f moved|removed; /f/1 moved|removed; /f/2 |removed",
+        ),
+        ("trunc a/1 0; % a b", "a a/1 b b/1", "/a moved|written; /a/1 |written; /b moved|written; /b/1 moved|written"),
+        ("> d e; > e d", "d d/1", "/d moved; /e absent|temporary"),
+        ("> d e; chmod e/1", "e e/1", "/d moved|removed; /d/1 moved|removed; /e absent|made; /e/1 |made"),
+        // Another program put something there, or took it away.
+        ("absent d/1; > d e", "e e/1", "/d moved|removed; /d/1 absent; /e absent|made"),
+        ("> d e", "", "/d moved|removed; /e absent|made"),
+    ]);
+}
+
+#[test]
+fn what_is_told_of_a_directory_is_of_the_thing_that_was_there() {
+    let directories = |steps: &str| {
+        let touched = touched_by(steps);
+        touched.outputs().map(|output| (output.path.to_owned(), output.is_directory)).collect::<Vec<_>>()
+    };
+    let of = |path: &str, is_directory| (path.into(), is_directory);
+    assert_eq!(directories("found b; > b c; mkdir b; - b"), [of("/b", false), of("/c", false)]);
+    assert_eq!(directories("found b; > b c; mkdir b"), [of("/b", true), of("/c", false)]);
+    assert_eq!(directories("list b; > b c; - c"), [of("/b", true), of("/c", true)]);
+    let exchanged = [of("/a", false), of("/a/c", true), of("/b", false), of("/b/c", true)];
+    assert_eq!(directories("% a b; chmod-dir a/c"), exchanged);
 }
 
 /// A tree whose files know where they were before, as an oracle.
@@ -203,23 +286,58 @@ struct Model {
     files: BTreeMap<String, Option<String>>,
     before: BTreeSet<String>,
     read: BTreeSet<String>,
+    /// What of this was written, and whether parts of it were kept.
+    written: BTreeMap<String, bool>,
+    moved: BTreeSet<String>,
+    /// Where something was made, or put by name.
+    put: BTreeSet<String>,
 }
 
 impl Model {
-    fn move_all(&mut self, from: &str, to: &str) {
+    fn taken(&mut self, from: &str) -> Vec<(String, Option<String>)> {
         let beneath = format!("{from}/");
         let all: Vec<String> =
             self.files.keys().filter(|path| *path == from || path.starts_with(&beneath)).cloned().collect();
-        let taken: Vec<_> = all
-            .into_iter()
-            .map(|path| (format!("{to}{}", &path[from.len()..]), self.files.remove(&path).unwrap()))
-            .collect();
-        self.files.extend(taken);
+        self.moved.extend(self.files[from].clone());
+        all.into_iter().map(|path| (path[from.len()..].to_owned(), self.files.remove(&path).unwrap())).collect()
+    }
+
+    fn puts(&mut self, to: &str, taken: Vec<(String, Option<String>)>) {
+        self.put.insert(to.to_owned());
+        self.files.extend(taken.into_iter().map(|(rest, original)| (format!("{to}{rest}"), original)));
     }
 
     fn has_beneath(&self, path: &str) -> bool {
         let beneath = format!("{path}/");
         self.files.keys().any(|path| path.starts_with(&beneath))
+    }
+
+    /// What became of each path, without what came and went.
+    fn changes(&self) -> BTreeMap<String, Change> {
+        let change = |path: &String| match (self.before.contains(path), self.files.get(path)) {
+            (true, Some(Some(original))) if original == path => self.written.get(path).map(|_| Change::Written),
+            (true, Some(_)) => Some(Change::Written),
+            (true, None) => Some(Change::Removed),
+            (false, Some(_)) => Some(Change::Made),
+            (false, None) => None,
+        };
+        let paths = self.before.iter().chain(self.files.keys());
+        paths.filter_map(|path| Some((path.clone(), change(path)?))).collect()
+    }
+
+    /// What was read, or kept in part.
+    fn used(&self) -> BTreeSet<String> {
+        let kept = self.written.iter().filter(|(_, kept_parts)| **kept_parts).map(|(path, _)| path);
+        self.read.iter().chain(kept).cloned().collect()
+    }
+
+    /// What was renamed, or is elsewhere with its content.
+    fn moved(&self) -> BTreeSet<String> {
+        let elsewhere =
+            self.files.iter().filter(|(path, original)| original.as_ref().is_some_and(|from| from != *path));
+        let originals = elsewhere.filter_map(|(_, original)| original.clone());
+        let along = originals.filter(|original| !self.written.contains_key(original));
+        along.chain(self.moved.iter().cloned()).collect()
     }
 }
 
@@ -235,96 +353,108 @@ fn is_directory(path: &str) -> bool {
     !path.ends_with(|last: char| last.is_ascii_digit())
 }
 
+fn parent_is_there(model: &Model, path: &str) -> bool {
+    path.rsplit_once('/').is_none_or(|(parent, _)| model.files.contains_key(parent))
+}
+
+/// Does something in the model, if that can be done, and tells it to the trace as the kernel does.
+fn act(model: &mut Model, touched: &mut Touched, action: u8, one: &str, other: &str) {
+    if !parent_is_there(model, one) || !parent_is_there(model, other) {
+        return;
+    }
+    let mut record = |access: Access<'_>| touched.record(&access).unwrap();
+    let typed = |kind, path| {
+        let directory = identity(libc::S_IFDIR, 0).filter(|_| is_directory(path));
+        let plain = access(kind, path);
+        Access { identity: directory.or(plain.identity), ..plain }
+    };
+    // The kernel looks names up before it changes them.
+    for path in [one, other] {
+        record(if model.files.contains_key(path) {
+            typed(AccessKind::Found, path)
+        } else {
+            access(AccessKind::Absent, path)
+        });
+    }
+    let (is_there, is_other_there) = (model.files.contains_key(one), model.files.contains_key(other));
+    let is_inside = one == other || one.starts_with(&format!("{other}/")) || other.starts_with(&format!("{one}/"));
+    let original = model.files.get(one).cloned().flatten();
+    match action {
+        0 if is_there && !is_directory(one) => {
+            record(access(AccessKind::OpenRead, one));
+            // What the command wrote is none of what was there.
+            model.read.extend(original.filter(|original| model.written.get(original) != Some(&false)));
+        }
+        1 if !is_there => {
+            record(typed(AccessKind::Create, one));
+            model.puts(one, vec![(String::new(), None)]);
+        }
+        2 if is_there && !model.has_beneath(one) => {
+            record(access(AccessKind::Remove, one));
+            model.files.remove(one);
+        }
+        3 | 4 if is_there && !is_inside && is_directory(one) == is_directory(other) && !model.has_beneath(other) => {
+            record(Access { to: Some(other.as_bytes()), ..access(AccessKind::Rename, one) });
+            let taken = model.taken(one);
+            model.files.remove(other);
+            model.puts(other, taken);
+        }
+        5 if is_there && is_other_there && !is_inside && is_directory(one) == is_directory(other) => {
+            record(Access { to: Some(other.as_bytes()), ..access(AccessKind::Exchange, one) });
+            let (taken, too) = (model.taken(one), model.taken(other));
+            model.puts(other, taken);
+            model.puts(one, too);
+        }
+        6 if is_there && !is_directory(one) => {
+            record(access(AccessKind::OpenWrite, one));
+            if let Some(original) = original {
+                model.written.entry(original).or_insert(true);
+            }
+        }
+        7 if is_there && !is_directory(one) => {
+            record(Access { identity: identity(libc::S_IFREG, 0), ..access(AccessKind::Truncate, one) });
+            if let Some(original) = original {
+                model.written.insert(original, false);
+            }
+        }
+        _ => {}
+    }
+}
+
 proptest! {
-    /// Random changes of names: what is read is attributed to its path before, and outputs are what the trees differ in.
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    /// Random changes: what is read and moved is told by its path before, and outputs are what the trees differ in.
     #[test]
-    fn paths_before_are_found_again(there in proptest::collection::vec(any::<bool>(), 14), steps in proptest::collection::vec((0..4_u8, 0..14_usize, 0..14_usize), 0..40)) {
+    fn what_is_told_is_what_the_trees_differ_in(there in proptest::collection::vec(any::<bool>(), 14), steps in proptest::collection::vec((0..8_u8, 0..14_usize, 0..14_usize), 0..60)) {
         let all = places_in_use();
         let mut model = Model::default();
         for (path, is_there) in all.iter().zip(&there) {
-            let parent = path.rsplit_once('/').map(|(parent, _)| parent);
-            if (*is_there || is_directory(path)) && parent.is_none_or(|parent| model.files.contains_key(parent)) {
+            if (*is_there || is_directory(path)) && parent_is_there(&model, path) {
                 model.files.insert(path.clone(), Some(path.clone()));
             }
         }
         model.before = model.files.keys().cloned().collect();
         let mut touched = Touched::default();
-        let record = |touched: &mut Touched, access: Access<'_>| touched.record(&access).unwrap();
         for (action, one, other) in steps {
-            let (one, other) = (&all[one], &all[other]);
-            let parent_is_there = |model: &Model, path: &str| path.rsplit_once('/').is_none_or(|(parent, _)| model.files.contains_key(parent));
-            if !parent_is_there(&model, one) || !parent_is_there(&model, other) {
-                continue;
-            }
-            // The kernel looks names up before it changes them.
-            for path in [one, other] {
-                let kind = if model.files.contains_key(path) { AccessKind::Found } else { AccessKind::Absent };
-                let mut looked = access(kind, path);
-                if is_directory(path) && kind == AccessKind::Found {
-                    looked.identity = identity(libc::S_IFDIR, 0);
-                }
-                record(&mut touched, looked);
-            }
-            let is_there = model.files.contains_key(one);
-            let is_inside = one.starts_with(&format!("{other}/")) || other.starts_with(&format!("{one}/"));
-            match action {
-                0 if is_there && !is_directory(one) => {
-                    record(&mut touched, access(AccessKind::OpenRead, one));
-                    model.read.extend(model.files[one].clone());
-                }
-                1 if !is_there => {
-                    let mut made = access(AccessKind::Create, one);
-                    if is_directory(one) {
-                        made.identity = identity(libc::S_IFDIR, 0);
-                    }
-                    record(&mut touched, made);
-                    model.files.insert(one.clone(), None);
-                }
-                2 if is_there && !model.has_beneath(one) => {
-                    record(&mut touched, access(AccessKind::Remove, one));
-                    model.files.remove(one);
-                }
-                3 if is_there && !is_inside && one != other && is_directory(one) == is_directory(other) && !model.has_beneath(other) => {
-                    record(&mut touched, Access { to: Some(other.as_bytes()), ..access(AccessKind::Rename, one) });
-                    model.files.remove(other);
-                    model.move_all(one, other);
-                }
-                _ => {}
-            }
+            act(&mut model, &mut touched, action, &all[one], &all[other]);
         }
+        touched.find_renamed(&mut lister(model.files.keys().map(String::as_str)));
         let name = |path: &Path| path.to_str().unwrap()[1..].to_owned();
-        let read: BTreeSet<String> = touched.inputs().filter(|input| input.is(Use::Read)).map(|input| name(input.path)).collect();
-        prop_assert_eq!(read, model.read.clone());
+        let used_for = |one| touched.inputs().filter(|input| input.is(one)).map(|input| name(input.path)).collect::<BTreeSet<_>>();
+        prop_assert_eq!(used_for(Use::Read), model.used());
+        prop_assert_eq!(used_for(Use::Moved), model.moved());
         for input in touched.inputs() {
-            let is_absent = input.is(Use::Absent);
-            prop_assert_eq!(!is_absent, model.before.contains(&name(input.path)), "{:?}", input);
+            prop_assert_eq!(!input.is(Use::Absent), model.before.contains(&name(input.path)), "{:?}", input);
         }
-        let moved_over = |output: &Output<'_>| output.is_directory && output.change == Change::Written;
-        let overlaid: BTreeSet<String> = touched.outputs().filter(moved_over).map(|output| name(output.path)).collect();
         for output in touched.outputs() {
-            let path = name(output.path);
-            let (before, now) = (model.before.contains(&path), model.files.contains_key(&path));
-            // What lies in a directory that was moved over an emptied one is not looked for.
-            let above = path.match_indices('/').map(|(at, _)| &path[..at]);
-            let is_covered = above.into_iter().any(|above| overlaid.contains(above));
-            if !is_covered {
-                prop_assert_eq!(now, matches!(output.change, Change::Made | Change::Written), "{} {:?}", path, output.change);
-            }
-            if output.change == Change::Removed || output.change == Change::Written {
-                prop_assert!(before, "{} {:?}", path, output.change);
-            }
+            prop_assert_eq!(output.is_directory, is_directory(&name(output.path)), "{:?}", output);
         }
-        // Whatever is other than before is an output, or in one that is a directory.
-        let outputs: BTreeSet<String> = touched.outputs().map(|output| name(output.path)).collect();
-        for path in all.iter().filter(|path| model.before.contains(*path) != model.files.contains_key(*path) || model.before.contains(*path) && model.files[*path].as_ref() != Some(path)) {
-            let mut above = Some(path.as_str());
-            let mut is_told = false;
-            while let Some(path) = above {
-                is_told |= outputs.contains(path);
-                above = path.rsplit_once('/').map(|(parent, _)| parent);
-            }
-            prop_assert!(is_told, "{} is not told: {}", path, text(&touched));
-        }
+        let (temporary, lasting): (Vec<_>, Vec<_>) = touched.outputs().map(|output| (name(output.path), output.change)).partition(|(_, change)| *change == Change::Temporary);
+        prop_assert_eq!(lasting.into_iter().collect::<BTreeMap<_, _>>(), model.changes(), "{}", text(&touched));
+        let is_gone = |path: &String| !model.before.contains(path) && !model.files.contains_key(path);
+        let temporary: BTreeSet<String> = temporary.into_iter().map(|(path, _)| path).collect();
+        prop_assert!(temporary.iter().all(is_gone), "{:?}", temporary);
+        prop_assert!(model.put.iter().filter(|path| is_gone(path)).all(|path| temporary.contains(path)), "{:?}", temporary);
     }
 }
 

@@ -1,0 +1,94 @@
+//! What came along with directories that were renamed.
+//!
+//! Only the directory itself is named when it is renamed. What lies in it is found there when the command has ended.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use inarch_tree::Timestamp;
+use inarch_vfs::Identity;
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, statat};
+use rustix::io;
+
+use super::places::Name;
+use super::{Before, Touched, Use, shown_path};
+
+impl Touched {
+    /// Makes inputs and outputs of all that came along with a renamed directory. `list` returns the names in a directory and what
+    /// they are, or nothing of what is no directory. Symbolic links are not followed.
+    pub(crate) fn find_renamed(&mut self, list: &mut dyn FnMut(&Path) -> Vec<(Name, Identity)>) {
+        for (top, original) in self.places.moved() {
+            let movers = self.changed_by(shown_path(&top)).cloned().unwrap_or_default();
+            if original != top {
+                self.came_along(&original, None, &movers);
+            }
+            let mut directories = vec![top];
+            while let Some(directory) = directories.pop() {
+                for (name, identity) in list(shown_path(&directory)) {
+                    let path: Name = [&*directory, b"/", &name].concat().into();
+                    // What has a change of its own did not come along, or is a top itself.
+                    if self.places.shown(&path).is_some() {
+                        continue;
+                    }
+                    let Some(original) = self.places.original(&path) else { continue };
+                    let is_directory = identity.mode & libc::S_IFMT == libc::S_IFDIR;
+                    if original == path {
+                        // Back again, but in between there was something else by this name.
+                        self.known.entry(original).or_default().is_there();
+                    } else if self.came_along(&original, Some(identity), &movers) {
+                        self.places.pin(&path, original, is_directory);
+                    } else {
+                        continue;
+                    }
+                    if is_directory {
+                        directories.push(path);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether what is now elsewhere was at `original` before the command; then it is an input. What was wholly written is none.
+    fn came_along(&mut self, original: &[u8], identity: Option<Identity>, movers: &BTreeSet<u32>) -> bool {
+        let known = self.known.entry(original.into()).or_default();
+        if known.before == Before::Absent {
+            // Another program put it there.
+            return false;
+        }
+        known.is_there();
+        if !known.written {
+            known.uses(Use::Moved);
+        }
+        movers.iter().for_each(|process| known.is_of(Some(*process)));
+        if let Some(identity) = identity {
+            known.is_directory = identity.mode & libc::S_IFMT == libc::S_IFDIR;
+            if !known.written && !known.attributes && known.identity.is_none() {
+                known.identity = Some(Box::new(identity));
+            }
+        }
+        true
+    }
+}
+
+/// The names in a directory of this machine, and what they are. Leaves out what is gone meanwhile or cannot be read.
+pub fn listed(directory: &Path) -> Vec<(Name, Identity)> {
+    all_in(directory).unwrap_or_default()
+}
+
+fn all_in(directory: &Path) -> io::Result<Vec<(Name, Identity)>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(CWD, directory, flags, Mode::empty())?;
+    let mut all = Vec::new();
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let Ok(stat) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let mtime = Timestamp { seconds: stat.st_mtime, nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) };
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        all.push((name.to_bytes().into(), Identity { inode: stat.st_ino, mode: stat.st_mode, size, mtime }));
+    }
+    Ok(all)
+}
