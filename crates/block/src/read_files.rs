@@ -17,7 +17,7 @@ pub struct ReadFiles {
 }
 
 impl ReadFiles {
-    /// Passes on `content`, which belongs to a tree of so many inodes.
+    /// Records reads of `content`. `inodes` is the number of inodes in its tree.
     pub fn new(content: Arc<dyn Content>, inodes: u32) -> ReadFiles {
         let words = (inodes as usize).div_ceil(u64::BITS as usize);
         ReadFiles { content, read: (0..words).map(|_| AtomicU64::new(0)).collect() }

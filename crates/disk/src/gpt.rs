@@ -59,9 +59,10 @@ pub fn read(image: &dyn Backing, notes: &mut Vec<String>) -> Result<Option<(Tabl
     }
 }
 
-/// The copy whose header is in the sector `place`. `None` if there is none, or what is wrong with it.
+/// One copy of a table, `None` if it is not there, or the fault that makes it unusable.
 type Copy = Result<Option<(Table, Vec<Part>)>, String>;
 
+/// Reads the copy whose header is in the sector `place`.
 fn copy(image: &dyn Backing, sector: u64, place: u64) -> Result<Copy, DiskError> {
     let Some(raw) = bytes(image, place.saturating_mul(sector), sector as usize)? else { return Ok(Ok(None)) };
     let header = match header(&raw, sector, place) {

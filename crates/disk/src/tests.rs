@@ -38,7 +38,7 @@ fn bytes_of(bytes: Vec<u8>) -> Result<Disk, DiskError> {
     examined(&image)
 }
 
-/// Makes an image of so many MiB that sfdisk partitions by `script`.
+/// Makes an image of `mib` MiB. sfdisk partitions it by `script`.
 fn partitioned(dir: &Path, mib: u64, script: &str) -> std::path::PathBuf {
     let path = dir.join("disk.img");
     File::create(&path).unwrap().set_len(mib << 20).unwrap();

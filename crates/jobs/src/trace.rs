@@ -48,6 +48,7 @@ pub use processes::TracedProcess;
 pub use state::{Earlier, NotRemembered, Run, State, StateError, Verdict};
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
+pub(crate) use touched::Gathering;
 pub use touched::{Input, Output, Touched, Use};
 pub use verify::{Again, Different, Ended, Verification};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
@@ -70,7 +71,7 @@ pub struct TraceRequest {
     pub ignored: Ignored,
     /// Whether the command is run again, to see whether the recorded inputs are all that it needs.
     pub verify: bool,
-    /// Whether then, in at most so many runs, inputs are looked for without which it makes the same.
+    /// The most further runs in which to search for inputs that the command does not need; `None` searches for none.
     pub minimise: Option<u32>,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,

@@ -227,12 +227,12 @@ fn remove_directory(path: &Path) {
     }
 }
 
-/// Makes the directories at `path` and beneath it writable for their owner: one of mode 0555 keeps what is in it. Nobody else
-/// enters `path`.
+/// Makes the directories at `path` and beneath it writable for their owner, because the content of a directory of mode 0555 cannot
+/// be removed. For a `path` that no other user can enter.
 fn open_up(path: &Path) {
     let mut waiting = vec![path.to_owned()];
     while let Some(directory) = waiting.pop() {
-        // What stays closed is reported by nobody: the removal fails again.
+        // A failure here shows when the removal is tried again.
         let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o700));
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -10,14 +10,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use inarch_block::{Content, ReadFiles};
 use inarch_tree::{InodeId, Tree};
 use inarch_vfs::{FileSystem, Identity, RecordLevel, Recorder, Recording};
 
 use crate::lifecycle::LifecycleError;
-use crate::trace::{Extent, Statistics, Touched, TraceReport, TracedTree};
+use crate::trace::{Extent, Gathering, Statistics, Touched, TraceReport, TracedTree};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -35,8 +34,8 @@ pub(crate) struct TreeTrace {
 #[derive(Debug)]
 enum Taken {
     /// Each request.
-    Requests { recording: Recording, writer: JoinHandle<io::Result<(Touched, u64)>> },
-    /// The files of which blocks were read.
+    Requests { recording: Recording, writer: Gathering },
+    /// The files whose blocks were read.
     Blocks { tree: Arc<Tree>, read: Arc<ReadFiles> },
 }
 
@@ -95,12 +94,7 @@ impl TreeTrace {
     /// There can be no more threads.
     pub fn over(&self, layer: Arc<dyn FileSystem>) -> io::Result<Arc<dyn FileSystem>> {
         let recording = Recording::new(RecordLevel::Command).with_repeats().with_names();
-        let (taken, destination) = (recording.clone(), self.destination.clone());
-        let writer = thread::Builder::new().name("record".into()).spawn(move || {
-            let mut touched = Touched::beneath(&destination);
-            let accesses = taken.write_to(&mut touched)?;
-            Ok((touched, accesses))
-        })?;
+        let writer = Touched::beneath(&self.destination).gather(&recording)?;
         self.take(Taken::Requests { recording: recording.clone(), writer });
         // A guest's numbers say nothing here.
         Ok(Arc::new(Recorder::new(layer, recording, |thread, _| thread)))

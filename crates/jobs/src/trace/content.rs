@@ -71,7 +71,7 @@ fn digest(path: &Path, recorded: Option<Identity>) -> io::Result<Option<String>>
     Ok(Some(text))
 }
 
-/// Whether another file is at `path` by now than the one of which the identity was recorded, or it was changed.
+/// Whether the file at `path` is no longer the recorded one, or has changed.
 pub(super) fn is_changed(path: &Path, recorded: Identity) -> bool {
     match fs::symlink_metadata(path) {
         Ok(file) => !is(&file, recorded),

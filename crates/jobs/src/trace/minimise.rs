@@ -19,7 +19,7 @@ pub struct Minimised {
     pub is_whole: bool,
 }
 
-/// Searches with at most so many runs. `works_without` says whether the command makes the same without these files; `None` ends the
+/// Searches, in at most `most_runs` runs. `works_without` says whether the command makes the same without these files; `None` ends the
 /// search.
 pub(super) fn minimise<E>(
     files: &[&Path],

@@ -27,7 +27,7 @@ use super::descriptors::inherited;
 use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
 use super::statistics::{Calls, Statistics, calls, processor_time, requests};
-use super::touched::{Touched, listed};
+use super::touched::{Gathering, Touched, listed};
 use super::verify::{InputFile, Trial};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
@@ -327,7 +327,7 @@ struct Served {
     recording: Recording,
     observer: Observer,
     counts: Arc<RequestCounts>,
-    writer: JoinHandle<io::Result<(Touched, u64)>>,
+    writer: Gathering,
     session: JoinHandle<Result<(), String>>,
     /// Readable at the session's end.
     ended: OwnedFd,
@@ -353,13 +353,7 @@ impl Served {
         let confinement = confinement.granted(Path::new(DEVICE), Access::Device)?;
         let session = Session::new(device, layer, session_options(request));
         let counts = session.counts();
-        let taken = recording.clone();
-        let writer = thread::Builder::new().name("record".into()).spawn(move || {
-            let mut touched = Touched::default();
-            let accesses = taken.write_to(&mut touched)?;
-            Ok((touched, accesses))
-        });
-        let writer = writer.map_err(LifecycleError::Thread)?;
+        let writer = Touched::default().gather(&recording).map_err(LifecycleError::Thread)?;
         let (ended, ends) = io::pipe().map_err(|error| LifecycleError::Setup { what: "a pipe", error })?;
         let sandbox = request.sandbox;
         let session = thread::Builder::new().name("view".into()).spawn(move || {

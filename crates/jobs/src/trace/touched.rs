@@ -15,8 +15,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread::{self, JoinHandle};
 
-use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed};
+use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed, Recording};
 use places::{Name, Places, Put, beneath};
 use rustix::io::Errno;
 
@@ -225,6 +226,9 @@ impl Known {
     }
 }
 
+/// A thread that adds accesses up, and returns their number, too.
+pub(crate) type Gathering = JoinHandle<io::Result<(Touched, u64)>>;
+
 /// What a command touched.
 #[derive(Clone, Debug, Default)]
 pub struct Touched {
@@ -248,6 +252,18 @@ impl Touched {
     pub(crate) fn beneath(root: &Path) -> Touched {
         let root = if root == Path::new("/") { Name::default() } else { root.as_os_str().as_bytes().into() };
         Touched { root, ..Touched::default() }
+    }
+
+    /// Adds up, in a thread of its own, what is recorded until the recording ends.
+    ///
+    /// # Errors
+    /// There can be no more threads.
+    pub(crate) fn gather(mut self, recording: &Recording) -> io::Result<Gathering> {
+        let recording = recording.clone();
+        thread::Builder::new().name("record".into()).spawn(move || {
+            let accesses = recording.write_to(&mut self)?;
+            Ok((self, accesses))
+        })
     }
 
     /// The absolute path of one from the root; that of `/` is empty.
