@@ -7,6 +7,7 @@ removed from it; $WORK or /var/tmp otherwise. No files are removed between the r
 import os
 import random
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -57,11 +58,15 @@ def apply_against_cp(work):
     make_root(root)
     make_files(files)
     os.mkdir(done)
-    guest("apply", root, "cp -a /files /data/out", "--tree", f"{files}:/files,ro")
+    os.mkdir(os.path.join(root, "data", "out"))
+    # What is applied leaves its kept run: every round has a run of its own.
+    for round in range(count + 1):
+        guest(f"apply{round}", root, "cp -a /files/* /data/out", "--tree", f"{files}:/files,ro")
     for part in ("small", "large"):
         made = os.path.join(root, "data", "out", part)
         number = iter(range(1000))
-        processor = {"cp -a": [], "inarch apply": []}
+        runs = iter(range(count + 1))
+        processor = {"cp -a": [], "cp -a; sync": [], "inarch apply": []}
 
         def aside():
             """Moves the result away, without deleting it, and waits until the disk is idle."""
@@ -78,11 +83,15 @@ def apply_against_cp(work):
             aside()
             return seconds
 
+        copy = ["cp", "-a", os.path.join(files, part), made]
+        # `apply` ends when all is on the disk, since the run's own bytes go then.
+        durable = ["sh", "-c", f"{shlex.join(copy)} && sync --file-system {shlex.quote(root)}"]
         contestants = {
-            "cp -a": lambda: measured("cp -a", ["cp", "-a", os.path.join(files, part), made]),
-            "inarch apply": lambda: measured("inarch apply", [INARCH, "apply", "-q", "apply", f"/data/out/{part}"]),
+            "cp -a": lambda: measured("cp -a", copy),
+            "cp -a; sync": lambda: measured("cp -a; sync", durable),
+            "inarch apply": lambda: measured("inarch apply", [INARCH, "apply", "-q", f"apply{next(runs)}", f"/data/out/{part}"]),
         }
-        # Warm-up; the target directory exists from then on.
+        # Warm-up.
         contestants["inarch apply"]()
         for times in processor.values():
             times.clear()

@@ -24,12 +24,14 @@
 #![forbid(unsafe_code)]
 
 mod gpt;
+pub mod guest;
 mod identifiers;
 mod mbr;
 mod read;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod volumes;
 mod window;
 
 use std::io;
@@ -38,6 +40,7 @@ use std::sync::Arc;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;
+pub use volumes::{DiskVolume, volumes};
 pub use window::Window;
 
 /// What is on a disk.

@@ -1,5 +1,6 @@
 //! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
 
+mod disk;
 mod error;
 mod foreign;
 pub(crate) mod identity;
@@ -15,8 +16,10 @@ use std::{fmt, fs, io};
 use inarch_format::probe::Found;
 
 use crate::text::shown;
+pub use disk::OpenDiskError;
 pub use error::OpenError;
 pub(crate) use foreign::parse;
+pub use inarch_disk::guest::Which;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
@@ -33,6 +36,15 @@ pub enum Source {
         path: PathBuf,
         /// What it is, by its first bytes.
         kind: FileKind,
+    },
+    /// A disk with a partition table, or a volume of one.
+    Disk {
+        /// The disk image.
+        path: PathBuf,
+        /// Which file system of it.
+        which: Which,
+        /// The directory of it that is the tree's root; empty for the whole.
+        within: PathBuf,
     },
     /// A tar archive that comes through a pipe: a named one, or one that a shell made of `<(COMMAND)`.
     Pipe(PathBuf),
@@ -76,18 +88,6 @@ pub enum SourceError {
         /// What it is, and what to do.
         found: String,
     },
-    /// A part of a disk image was named.
-    #[error(
-        "{}:{volume}: a volume of a disk image cannot be a source; copy it into a file of its own, or attach the image \
-         with losetup -P and mount it",
-        shown(image)
-    )]
-    Volume {
-        /// The disk image.
-        image: PathBuf,
-        /// The part that was named.
-        volume: String,
-    },
 }
 
 impl Source {
@@ -103,7 +103,9 @@ impl Source {
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
-            Err(error) => return Err(volume(text).unwrap_or_else(|| fail(error))),
+            Err(error) => {
+                return disk::split(text).ok_or_else(|| fail(error));
+            }
         };
         let file_type = metadata.file_type();
         if file_type.is_dir() {
@@ -117,6 +119,9 @@ impl Source {
         }
         match kind::recognise(&path).map_err(fail)? {
             Found::Source(kind) => Ok(Source::File { path, kind }),
+            Found::Other(_) if disk::is_disk(&path).map_err(fail)? => {
+                Ok(Source::Disk { path, which: Which::Auto, within: PathBuf::new() })
+            }
             Found::Other(found) => Err(SourceError::NotRead { path, found }),
             Found::Zeros | Found::Unknown => {
                 Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() })
@@ -127,7 +132,11 @@ impl Source {
     /// Where it is; `-` for standard input.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Directory(path) | Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => path,
+            Source::Directory(path)
+            | Source::File { path, .. }
+            | Source::Disk { path, .. }
+            | Source::Pipe(path)
+            | Source::Oci { path, .. } => path,
             Source::StandardInput => Path::new("-"),
             Source::Empty => Path::new(""),
         }
@@ -138,7 +147,7 @@ impl Source {
         match self {
             Source::Oci { .. } | Source::Pipe(_) | Source::StandardInput => true,
             Source::File { kind, .. } => matches!(kind, FileKind::Tar | FileKind::CompressedTar),
-            Source::Directory(_) | Source::Empty => false,
+            Source::Directory(_) | Source::Disk { .. } | Source::Empty => false,
         }
     }
 
@@ -167,7 +176,9 @@ impl Source {
         let source = match self {
             Source::Directory(path) => path,
             Source::Oci { path, .. } if path.is_dir() => path,
-            Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => return same(path),
+            Source::File { path, .. } | Source::Disk { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => {
+                return same(path);
+            }
             Source::StandardInput | Source::Empty => return false,
         };
         if same(source) {
@@ -204,16 +215,6 @@ fn container_image(text: &OsStr) -> Result<Source, SourceError> {
     Err(SourceError::Inaccessible { path, error: io::Error::from_raw_os_error(libc::ENOENT) })
 }
 
-/// Splits `IMAGE:VOLUME`, if there is such an image.
-fn volume(text: &OsStr) -> Option<SourceError> {
-    let colon = text.as_bytes().iter().rposition(|byte| *byte == b':')?;
-    let (image, volume) = text.as_bytes().split_at_checked(colon)?;
-    let image = PathBuf::from(OsStr::from_bytes(image));
-    let volume = String::from_utf8_lossy(volume.get(1..)?);
-    let volume = shown(Path::new(&*volume));
-    image.is_file().then_some(SourceError::Volume { image, volume })
-}
-
 /// As it was written.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -222,6 +223,15 @@ impl fmt::Display for Source {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
+            Source::Disk { path, which, within } => {
+                f.write_str(&shown(path))?;
+                match which {
+                    Which::Named(name) => write!(f, ":{}", shown(Path::new(name)))?,
+                    Which::Auto if within.starts_with("/dev") => f.write_str(":auto")?,
+                    Which::Auto => {}
+                }
+                if within.as_os_str().is_empty() { Ok(()) } else { write!(f, ":{}", shown(within)) }
+            }
             _ => f.write_str(&shown(self.path())),
         }
     }

@@ -42,20 +42,24 @@
 
 #![forbid(unsafe_code)]
 
+mod composite;
 mod content;
 mod error;
 mod findings;
 mod pages;
 mod pass;
+mod path;
 mod tree;
 mod volume;
 mod walk;
 
+pub use composite::{Composite, NotMounted};
 pub use content::WalkedFiles;
 pub use error::VolumeError;
 pub use findings::{Findings, Loss};
 pub use pages::Pages;
 pub use pass::{AskedOneByOne, Body, Facts, Pass};
+pub use path::{Last, read_small, resolve};
 pub use tree::TreeVolume;
 pub use volume::{
     Attributes, Item, Listed, NAME_MAX, Node, Statistics, Stream, TARGET_MAX, Volume, is_name, join_data, next_data,

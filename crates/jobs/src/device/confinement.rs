@@ -11,7 +11,7 @@ use crate::source::Source;
 pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
     let mut confinement = Confinement::new(Work::Plan);
     match &recipe.source {
-        Source::Directory(path) | Source::File { path, .. } | Source::Oci { path, .. } => {
+        Source::Directory(path) | Source::File { path, .. } | Source::Disk { path, .. } | Source::Oci { path, .. } => {
             confinement = confinement.granted(path, Access::Read)?;
         }
         // Landlock knows no pipe without a name, and lets it be opened again.

@@ -181,12 +181,13 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
     }
     match &request.source {
         Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
-        Source::File { .. } => {}
+        Source::File { .. } | Source::Disk { .. } => {}
         Source::Oci { .. } => return because("a container image"),
         Source::Pipe(_) | Source::StandardInput => return because("it came through a pipe"),
         Source::Directory(_) | Source::Empty => return because("no plain file"),
     }
-    if request.via == Via::Auto && matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. }) {
+    let is_image = matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. } | Source::Disk { .. });
+    if request.via == Via::Auto && is_image {
         // Most users read a few files of an image. The kernel would need all of its metadata first.
         return because("an image is read as it is asked for; --via kernel reads all its metadata first");
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use inarch_tree::BuildError;
 
-use super::Source;
+use super::{OpenDiskError, Source};
 use crate::path_error::PathError;
 use crate::text::shown;
 
@@ -25,6 +25,14 @@ pub enum OpenError {
         path: PathBuf,
         /// What is wrong with it.
         error: inarch_format::ReadError,
+    },
+    /// The disk has no such file system, or it cannot be read.
+    #[error("{}: {error}", shown(path))]
+    Disk {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        error: OpenDiskError,
     },
     /// No tree can be made of the selection.
     #[error("{from}: {error}")]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_block::{BackedFiles, Backing, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_confine::Parsing;
 use inarch_format::oci::ImageConfig;
-use inarch_format::{Damage, Host, ReadError, ThisHost, oci};
+use inarch_format::{Damage, Host, ReadError, ThisHost, TreeAndContent, oci};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
@@ -19,7 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{FileKind, OpenError, Source};
+use super::{FileKind, OpenError, Source, Which, disk};
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -77,6 +77,7 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
         Source::Empty => empty().map_err(OpenError::Empty),
+        Source::Disk { .. } => open_disk(source, selection),
         foreign => open_foreign(foreign, selection, resources),
     }
 }
@@ -101,7 +102,7 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
         }
         _ => {}
     }
-    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
+    let damage = damage(selection.salvage);
     parse_asking(&host, |parsing, host| {
         let opened = match source {
             Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
@@ -127,15 +128,46 @@ pub(crate) struct OpenedVolume {
 
 /// Opens a disk image with a file system for reading on demand; `None` for any other source.
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
-    let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
+    let path = match source {
+        Source::File { path, kind: FileKind::Volume(_) } | Source::Disk { path, .. } => path,
+        _ => return Ok(None),
+    };
     let cannot_open = |error| OpenError::path(path, "cannot open it", error);
     let file = File::open(path).map_err(cannot_open)?;
-    let stamp = stamp(&file).map_err(cannot_open)?;
-    let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
-    let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
-    let volume = parse(|parsing| reader.open(parsing, image, damage))?;
-    let volume = volume.map_err(|error| OpenError::Read { path: path.clone(), error })?;
+    let mut stamp = stamp(&file).map_err(cannot_open)?;
+    let image: Arc<dyn Backing> = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
+    let damage = damage(salvage);
+    let fail = |error| OpenError::Read { path: path.clone(), error };
+    let fail_disk = |error| OpenError::Disk { path: path.clone(), error };
+    let volume = parse(|parsing| match source {
+        Source::File { kind: FileKind::Volume(reader), .. } => reader.open(parsing, image, damage).map_err(fail),
+        Source::Disk { which, within, .. } => disk::open(parsing, &image, (which, within), damage).map_err(fail_disk),
+        _ => Err(fail(ReadError::Io { offset: 0, error: io::ErrorKind::InvalidInput.into() })),
+    })??;
+    if let Source::Disk { which, within, .. } = source {
+        let name = if let Which::Named(name) = which { name } else { "" };
+        for part in [name.as_bytes(), within.as_os_str().as_bytes()] {
+            stamp.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            stamp.extend_from_slice(part);
+        }
+    }
     Ok(Some(OpenedVolume { volume, stamp }))
+}
+
+/// Opens the part of a disk's file system that `selection` includes, and reads all its names.
+fn open_disk(source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
+    let Some(OpenedVolume { volume, stamp }) = open_volume(source, selection.salvage)? else {
+        return empty().map_err(OpenError::Empty);
+    };
+    let fail = |error| OpenError::Read { path: source.path().to_owned(), error };
+    parse(|parsing| {
+        let opened = TreeAndContent::walk(parsing, volume, damage(selection.salvage)).map_err(fail)?;
+        Opened { stamp, ..opened.into() }.select(source, selection)
+    })?
+}
+
+fn damage(salvage: bool) -> Damage {
+    if salvage { Damage::Salvaged } else { Damage::Refused }
 }
 
 impl Opened {
@@ -144,13 +176,13 @@ impl Opened {
         let root = File::open(path).map_err(|error| OpenError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
-        Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
+        Ok(TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
     }
 }
 
-impl From<inarch_format::TreeAndContent> for Opened {
-    fn from(opened: inarch_format::TreeAndContent) -> Opened {
-        let inarch_format::TreeAndContent { tree, content, notes, image } = opened;
+impl From<TreeAndContent> for Opened {
+    fn from(opened: TreeAndContent) -> Opened {
+        let TreeAndContent { tree, content, notes, image } = opened;
         Opened { tree, content, notes, image, report: Report::default(), original: None, stamp: Vec::new() }
     }
 }
@@ -165,10 +197,8 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
     let tree = Arc::new(scan.tree);
     let max_open = HostFiles::default_max_open() / resources.sharers.max(1);
     let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
-    let opened = Opened {
-        report: scan.report,
-        ..inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into()
-    };
+    let opened =
+        Opened { report: scan.report, ..TreeAndContent { tree, content, notes: Vec::new(), image: None }.into() };
     let mut rest = selection.after_scan();
     if let Some(only) = &mut rest.only {
         // A trace on this host names files by the host's paths.
@@ -189,7 +219,7 @@ fn open_file(
     kind: FileKind,
     host: &dyn Host,
     damage: Damage,
-) -> Result<inarch_format::TreeAndContent, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
         Ok(backing) => Ok(Arc::new(backing)),
         Err(error) => Err(ReadError::Io { offset: 0, error }),
@@ -205,7 +235,7 @@ fn empty() -> Result<Opened, BuildError> {
     let root = Attributes { mode: 0o040_755, ..Attributes::default() };
     let tree = Arc::new(Builder::new(&root)?.finish()?);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
-    Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
+    Ok(TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
 }
 
 /// [`stamp`] of a file, or of everything in a directory.

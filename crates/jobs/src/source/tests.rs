@@ -71,14 +71,29 @@ fn a_tar_of_before_ustar_is_known_by_its_checksum_and_an_empty_one_by_its_zeros(
 }
 
 #[test]
-fn a_volume_of_an_image_is_refused_with_what_to_do() {
+fn a_volume_of_an_image_is_named_after_a_colon() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.img");
     fs::write(&path, "x").unwrap();
-    let named = dir.path().join("disk.img:root");
-    assert!(parse(&named).unwrap_err().contains("disk.img:root: a volume of a disk image"));
+    let within = |which, within: &str| Source::Disk { path: path.clone(), which, within: within.into() };
+    let disk = |which| within(which, "");
+    let named = |name: &str| parse(&dir.path().join(format!("disk.img:{name}"))).unwrap();
+    assert_eq!(named("root"), disk(Which::Named("root".to_owned())));
+    assert_eq!(named("LABEL=a:b"), disk(Which::Named("LABEL=a:b".to_owned())));
+    assert_eq!(named("auto"), disk(Which::Auto));
+    let device = Which::Named("/dev/sda1".to_owned());
+    assert_eq!(named("/dev/sda1"), disk(device.clone()));
+    assert_eq!(named("/dev/sda1:/home/user"), within(device, "/home/user"));
+    assert_eq!(named("/home/user"), within(Which::Auto, "/home/user"));
+    assert_eq!(named("/"), within(Which::Auto, "/"));
+    for text in ["auto:/dev/x", "/dev/sda1:/home", "/etc", "LABEL=x"] {
+        let source = named(text);
+        let shown = source.to_string();
+        assert_eq!(Source::parse(OsStr::new(&shown)).unwrap(), source, "{shown}");
+    }
     // A file that is so called is that file.
-    fs::write(&named, [0; 1024]).unwrap();
-    assert!(parse(&named).is_ok());
+    let file = dir.path().join("disk.img:root");
+    fs::write(&file, [0; 1024]).unwrap();
+    assert_eq!(parse(&file).unwrap(), Source::File { path: file, kind: FileKind::Tar });
     assert!(parse(&dir.path().join("none:root")).unwrap_err().contains("No such file"));
 }

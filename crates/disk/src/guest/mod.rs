@@ -1,0 +1,211 @@
+//! A guest's file systems: which one is its root, and what it mounts where.
+
+mod fstab;
+
+use std::sync::Arc;
+
+use inarch_volume::{Composite, Volume, read_small};
+
+use crate::DiskVolume;
+pub use fstab::Mount;
+
+/// The most bytes of an fstab.
+const FSTAB_BYTES: usize = 1 << 20;
+
+/// The files of which an operating system's root has at least one.
+const OF_A_ROOT: [&[u8]; 6] = [
+    b"etc/fstab",
+    b"etc/os-release",
+    b"usr/lib/os-release",
+    b"etc/debian_version",
+    b"etc/redhat-release",
+    b"Windows/System32/config/SYSTEM",
+];
+
+/// A volume whose file system was opened.
+pub struct FileSystem {
+    /// Its place on the disks.
+    pub place: DiskVolume,
+    /// Its files.
+    pub files: Arc<dyn Volume>,
+}
+
+/// What [`select`] selects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Which {
+    /// The whole guest: its root, with what its fstab mounts. If the disk has one file system only, that.
+    Auto,
+    /// The volume that answers to this name ([`DiskVolume::answers_to`]), by itself.
+    Named(String),
+}
+
+/// Why there is no such file system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotFound {
+    /// No volume has that name.
+    #[error("it has no volume '{name}'; it has {there}")]
+    Volume {
+        /// The name.
+        name: String,
+        /// The volumes that there are.
+        there: String,
+    },
+    /// The volume has no file system that can be read.
+    #[error("its volume '{name}' holds {content}, which inarch cannot read")]
+    Unread {
+        /// The name.
+        name: String,
+        /// What it holds.
+        content: String,
+    },
+    /// Nothing can be read.
+    #[error("it has no file system that inarch can read; it has {there}")]
+    Nothing {
+        /// The volumes that there are.
+        there: String,
+    },
+    /// None of several is the root of an operating system.
+    #[error("none of its file systems is the root of an operating system; name one, as in IMAGE:1; it has {there}")]
+    NoRoot {
+        /// The volumes that there are.
+        there: String,
+    },
+    /// The directory that was named cannot be its root.
+    #[error("{path}: {reason}")]
+    Directory {
+        /// The directory's path.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Several could be meant.
+    #[error("several of its volumes can be meant: {there}; name one, as in IMAGE:1")]
+    Several {
+        /// Those.
+        there: String,
+    },
+}
+
+/// Opens a volume's file system; gives `None` if its format cannot be read.
+pub type Open<'a, E> = dyn FnMut(&DiskVolume) -> Result<Option<Arc<dyn Volume>>, E> + 'a;
+
+/// Opens the file system that `which` means, of all volumes of a guest's disks. The directory `within` becomes its root, unless it is empty.
+///
+/// What cannot be mounted on the root is left out, and noted in [`Volume::notes`].
+///
+/// # Errors
+/// Those of `open` for a volume that was named, and [`NotFound`].
+pub fn select<E: From<NotFound>>(
+    volumes: Vec<DiskVolume>,
+    which: &Which,
+    within: &[u8],
+    open: &mut Open<'_, E>,
+) -> Result<Arc<dyn Volume>, E> {
+    let there = shown(&volumes);
+    match which {
+        Which::Named(name) => {
+            let mut named = volumes.iter().filter(|volume| volume.answers_to(name));
+            let Some(volume) = named.next() else { return Err(NotFound::Volume { name: name.clone(), there }.into()) };
+            let others: Vec<_> = named.collect();
+            if !others.is_empty() {
+                return Err(NotFound::Several { there: shown([volume].into_iter().chain(others)) }.into());
+            }
+            let content = volume.content.as_ref().map_or("nothing known", |content| content.format).to_owned();
+            let files = open(volume)?.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
+            Ok(rooted(files, within)?)
+        }
+        Which::Auto => {
+            let mut systems = Vec::new();
+            let mut failed = None;
+            for place in volumes {
+                match open(&place) {
+                    Ok(Some(files)) => systems.push(FileSystem { place, files }),
+                    Ok(None) => {}
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            match (systems.is_empty(), failed) {
+                (true, Some(error)) => Err(error),
+                (true, None) => Err(NotFound::Nothing { there }.into()),
+                (false, _) => Ok(assemble(systems, &there, within)?),
+            }
+        }
+    }
+}
+
+/// The volumes, for messages.
+fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
+    let shown = |volume: &DiskVolume| {
+        let content = volume.content.as_ref();
+        let format = content.map_or("nothing known", |content| content.format);
+        let label = content.and_then(|content| content.label.as_ref());
+        let label = label.map_or_else(String::new, |label| format!(", LABEL={}", label.escape_debug()));
+        format!("{} ({format}{label})", volume.name())
+    };
+    let all: Vec<_> = volumes.into_iter().map(shown).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+/// Whether a file system is the root of an operating system.
+pub fn is_root(files: &dyn Volume) -> bool {
+    // A damaged directory has none.
+    OF_A_ROOT
+        .iter()
+        .any(|path| inarch_volume::resolve(files, path, inarch_volume::Last::Taken).is_ok_and(|found| found.is_some()))
+}
+
+/// The file systems that a guest's root mounts by its fstab, in the order of their paths.
+pub fn mounts(root: &dyn Volume) -> Vec<Mount> {
+    let text = read_small(root, b"etc/fstab", FSTAB_BYTES).ok().flatten().unwrap_or_default();
+    let mut mounts: Vec<_> = fstab::parse(&text).into_iter().filter(Mount::is_of_a_disk).collect();
+    mounts.sort_by_key(|mount| mount.directory.matches('/').count());
+    mounts
+}
+
+/// The guest as one volume.
+fn assemble(mut systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
+    let roots: Vec<_> = systems.iter().filter(|system| is_root(&*system.files)).map(|system| &system.place).collect();
+    let root = match (systems.len(), &*roots) {
+        (1, _) => 0,
+        (_, []) => return Err(NotFound::NoRoot { there: there.to_owned() }),
+        (_, [root]) => {
+            let name = root.name();
+            systems.iter().position(|system| system.place.name() == name).unwrap_or(0)
+        }
+        _ => return Err(NotFound::Several { there: shown(roots) }),
+    };
+    let root = systems.swap_remove(root).files;
+    let wanted: Vec<_> = mounts(&*root).into_iter().filter(|mount| mount.directory != "/").collect();
+    if wanted.is_empty() {
+        return rooted(root, within);
+    }
+    let mut guest = Composite::new(root);
+    for mount in wanted {
+        let Mount { device, directory, .. } = &mount;
+        let Some(system) = systems.iter().find(|system| system.place.answers_to(device)) else {
+            guest
+                .note(format!("{directory:?} is empty: {device:?} of its fstab is not on the disk, or cannot be read"));
+            continue;
+        };
+        if let Err(error) = guest.mount(directory.as_bytes(), Arc::clone(&system.files)) {
+            guest.note(format!("{directory:?} does not show what its fstab mounts there: {error}"));
+        }
+    }
+    set_root(&mut guest, within)?;
+    Ok(Arc::new(guest))
+}
+
+/// A volume, with one of its directories as its root.
+fn rooted(files: Arc<dyn Volume>, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
+    if within.is_empty() {
+        return Ok(files);
+    }
+    let mut composite = Composite::new(files);
+    set_root(&mut composite, within)?;
+    Ok(Arc::new(composite))
+}
+
+fn set_root(guest: &mut Composite, within: &[u8]) -> Result<(), NotFound> {
+    let path = || String::from_utf8_lossy(within).escape_debug().to_string();
+    guest.set_root(within).map_err(|error| NotFound::Directory { path: path(), reason: error.to_string() })
+}

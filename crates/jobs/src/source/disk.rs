@@ -1,0 +1,96 @@
+//! A disk image, or a volume in one, as a source.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile};
+use inarch_confine::{Parse, Parsing};
+use inarch_disk::guest::{NotFound, Which, select};
+use inarch_disk::{DiskError, DiskVolume};
+use inarch_format::probe::{FileKind, Found, probe};
+use inarch_format::{Damage, ReadError};
+use inarch_volume::Volume;
+
+use super::Source;
+
+/// Why a disk's file system cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenDiskError {
+    /// The disk cannot be read, or its partition table is damaged.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// There is no such file system.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// The file system cannot be read.
+    #[error("{volume}: {error}")]
+    Read {
+        /// The volume.
+        volume: String,
+        /// What is wrong with it.
+        error: ReadError,
+    },
+}
+
+/// Splits `IMAGE:VOLUME`, `IMAGE:/PATH` or `IMAGE:VOLUME:/PATH`, if there is such an image. The image is the longest beginning that exists.
+pub(super) fn split(text: &OsStr) -> Option<Source> {
+    let bytes = text.as_bytes();
+    let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+    for colon in colons.collect::<Vec<_>>().into_iter().rev() {
+        let (image, name) = bytes.split_at_checked(colon)?;
+        let image = Path::new(OsStr::from_bytes(image));
+        if image.is_file() {
+            let (which, within) = parts(name.get(1..)?);
+            return Some(Source::Disk { path: image.to_owned(), which, within });
+        }
+    }
+    None
+}
+
+/// The volume, and the directory in it.
+fn parts(text: &[u8]) -> (Which, PathBuf) {
+    let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+    if text.starts_with(b"/") && !text.starts_with(b"/dev/") {
+        return (Which::Auto, path(text));
+    }
+    let colon = text.windows(2).rposition(|pair| pair == b":/");
+    let (name, within) = colon.and_then(|colon| text.split_at_checked(colon)).unwrap_or((text, b""));
+    let within = path(within.get(1..).unwrap_or_default());
+    let name = String::from_utf8_lossy(name).into_owned();
+    (if name == "auto" { Which::Auto } else { Which::Named(name) }, within)
+}
+
+/// Whether a file is a disk with a partition table.
+pub(super) fn is_disk(path: &Path) -> io::Result<bool> {
+    let image: Arc<dyn Backing> = Arc::new(BackingFile::new(File::open(path)?, path.to_owned())?);
+    let examined = Parse::new().run(|parsing| inarch_disk::examine(parsing, &image), || {})?;
+    // What is wrong with a damaged table is said when the disk is opened.
+    Ok(examined.map_or(true, |disk| disk.table.is_some()))
+}
+
+/// Opens the file system on a disk that `which` means; its root is the directory `within`, unless that is empty.
+pub(super) fn open(
+    parsing: Parsing,
+    image: &Arc<dyn Backing>,
+    (which, within): (&Which, &Path),
+    damage: Damage,
+) -> Result<Arc<dyn Volume>, OpenDiskError> {
+    let volumes = inarch_disk::volumes(parsing, 0, image)?;
+    select(volumes, which, within.as_os_str().as_bytes(), &mut |volume| file_system(parsing, volume, damage))
+}
+
+/// The file system of a volume; `None` if there is none that can be read.
+pub(crate) fn file_system(
+    parsing: Parsing,
+    volume: &DiskVolume,
+    damage: Damage,
+) -> Result<Option<Arc<dyn Volume>>, OpenDiskError> {
+    let fail = |error| OpenDiskError::Read { volume: volume.name(), error };
+    let found = probe(parsing, &*volume.backing).map_err(|error| fail(ReadError::Io { offset: 0, error }))?;
+    let Found::Source(FileKind::Volume(reader)) = found else { return Ok(None) };
+    reader.open(parsing, Arc::clone(&volume.backing), damage).map(Some).map_err(fail)
+}

@@ -1,0 +1,324 @@
+//! Several volumes as one, as a guest mounts them.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use inarch_block::{Backing, ChangedFile, Cursor};
+use inarch_tree::{DataRange, Extent, FileType, Xattr};
+
+use crate::path::{Last, resolve};
+use crate::{Attributes, Facts, Item, Listed, Loss, Node, Pass, Statistics, Stream, Volume, VolumeError};
+
+/// The bits of a [`Node`] that are the node within its volume. The rest is the volume's place in the list.
+const NODE_BITS: u32 = 56;
+/// The most volumes.
+const MOST: usize = 1 << (u64::BITS - NODE_BITS);
+
+/// Why a volume was not mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMounted {
+    /// There is no directory of that path.
+    #[error("there is no such directory")]
+    NoDirectory,
+    /// Something is mounted there.
+    #[error("another volume is mounted there")]
+    Occupied,
+    /// There are too many.
+    #[error("there are more than {MOST} volumes")]
+    TooMany,
+    /// The directory's volume is damaged.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+/// Volumes that are mounted on directories of each other.
+///
+/// If there are several, a [`Node`] has the number of its volume in its upper 8 bits, and nodes whose own addresses need those bits are left out. Inode numbers
+/// of the mounted volumes have it too, so that no two files have the same.
+pub struct Composite {
+    volumes: Vec<Mounted>,
+    /// From a directory that is mounted on to the number of the volume whose root covers it.
+    covered: HashMap<Node, u64>,
+    /// Those of all volumes, one after the other.
+    backings: Vec<Arc<dyn Backing>>,
+    notes: Vec<String>,
+    root: Node,
+}
+
+struct Mounted {
+    volume: Arc<dyn Volume>,
+    /// The directory above its root.
+    parent: Node,
+    /// The number of its first backing.
+    first_backing: u32,
+}
+
+impl Composite {
+    /// Only a root.
+    pub fn new(root: Arc<dyn Volume>) -> Composite {
+        let node = root.root();
+        let mut composite = Composite {
+            volumes: Vec::new(),
+            covered: HashMap::new(),
+            backings: Vec::new(),
+            notes: Vec::new(),
+            root: node,
+        };
+        composite.push(root, node);
+        composite
+    }
+
+    /// Makes the directory `path` the root. What it leads to above itself is hidden from then on.
+    ///
+    /// # Errors
+    /// There is no such directory, or its volume is damaged.
+    pub fn set_root(&mut self, path: &[u8]) -> Result<(), NotMounted> {
+        self.root = self.directory(path)?;
+        Ok(())
+    }
+
+    fn directory(&self, path: &[u8]) -> Result<Node, NotMounted> {
+        let directory = resolve(self, path, Last::Followed)?.ok_or(NotMounted::NoDirectory)?;
+        match self.attributes(directory)?.file_type() {
+            Some(FileType::Directory) => Ok(directory),
+            _ => Err(NotMounted::NoDirectory),
+        }
+    }
+
+    /// Adds a line to [`Volume::notes`].
+    pub fn note(&mut self, line: String) {
+        self.notes.push(line);
+    }
+
+    fn push(&mut self, volume: Arc<dyn Volume>, parent: Node) {
+        let first_backing = u32::try_from(self.backings.len()).unwrap_or(u32::MAX);
+        self.backings.extend(volume.backings().iter().cloned());
+        self.volumes.push(Mounted { volume, parent, first_backing });
+    }
+
+    /// Mounts a volume on the directory `path`, which is looked up in what is mounted so far.
+    ///
+    /// # Errors
+    /// See [`NotMounted`]; nothing is changed then.
+    pub fn mount(&mut self, path: &[u8], volume: Arc<dyn Volume>) -> Result<(), NotMounted> {
+        let directory = self.directory(path)?;
+        let number = self.volumes.len();
+        // The root of a volume is found in place of the directory that it covers.
+        if self.is_root(directory) {
+            return Err(NotMounted::Occupied);
+        }
+        if number >= MOST {
+            return Err(NotMounted::TooMany);
+        }
+        let parent = self.parent(directory)?.unwrap_or_else(|| self.root());
+        self.push(volume, parent);
+        self.covered.insert(directory, number as u64);
+        Ok(())
+    }
+
+    fn is_root(&self, node: Node) -> bool {
+        self.inner(node).is_ok_and(|(_, mounted, inner)| mounted.volume.root() == inner)
+    }
+
+    /// The volume of a node, its number, and the node in it.
+    fn inner(&self, node: Node) -> Result<(u64, &Mounted, Node), VolumeError> {
+        if let [only] = &*self.volumes {
+            return Ok((0, only, node));
+        }
+        let number = node.0 >> NODE_BITS;
+        let mounted = usize::try_from(number).ok().and_then(|number| self.volumes.get(number));
+        let mounted = mounted.ok_or_else(|| VolumeError::Damaged(format!("{} is no node's address", node.0)))?;
+        Ok((number, mounted, Node(node.0 & ((1 << NODE_BITS) - 1))))
+    }
+
+    /// The node that is seen for a node of a volume: the root of what covers it, or itself.
+    fn seen(&self, number: u64, inner: Node) -> Result<Node, VolumeError> {
+        let node = self.outer(number, inner)?;
+        let Some(over) = self.covered.get(&node) else { return Ok(node) };
+        let root = usize::try_from(*over).ok().and_then(|over| self.volumes.get(over)).map(|over| over.volume.root());
+        root.map_or(Ok(node), |root| self.outer(*over, root))
+    }
+
+    /// The inverse of [`Composite::inner`].
+    fn outer(&self, number: u64, inner: Node) -> Result<Node, VolumeError> {
+        if self.volumes.len() == 1 || inner.0 >> NODE_BITS == 0 {
+            return Ok(Node(inner.0 | number << NODE_BITS));
+        }
+        Err(VolumeError::Unsupported("its inode's address is too large to be one of several volumes".to_owned()))
+    }
+
+    fn item<'a>(&self, number: u64, item: Item<'a>) -> Item<'a> {
+        let Item::Entry(entry) = item else { return item };
+        match self.seen(number, entry.node) {
+            Ok(node) => Item::Entry(Listed { node, ..entry }),
+            Err(error) => Item::Lost(Loss::sound(format!("has an entry that is left out: {error}"))),
+        }
+    }
+}
+
+fn numbered(number: u64, attributes: Attributes) -> Attributes {
+    Attributes { inode: attributes.inode ^ number << NODE_BITS, ..attributes }
+}
+
+fn shifted(first_backing: u32, extents: &mut [Extent]) {
+    for extent in extents {
+        extent.backing = extent.backing.saturating_add(first_backing);
+    }
+}
+
+impl Volume for Composite {
+    fn format(&self) -> &'static str {
+        self.volumes.first().map_or("none", |root| root.volume.format())
+    }
+
+    fn root(&self) -> Node {
+        self.root
+    }
+
+    fn attributes(&self, node: Node) -> Result<Attributes, VolumeError> {
+        let (number, mounted, inner) = self.inner(node)?;
+        Ok(numbered(number, mounted.volume.attributes(inner)?))
+    }
+
+    fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
+        let (number, mounted, inner) = self.inner(directory)?;
+        mounted.volume.lookup(inner, name)?.map(|found| self.seen(number, found)).transpose()
+    }
+
+    fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
+        let (number, mounted, inner) = self.inner(directory)?;
+        mounted.volume.list(inner, from, &mut |item| take(self.item(number, item)))
+    }
+
+    fn parent(&self, directory: Node) -> Result<Option<Node>, VolumeError> {
+        let (number, mounted, inner) = self.inner(directory)?;
+        if directory == self.root {
+            return Ok(Some(directory));
+        }
+        if inner == mounted.volume.root() {
+            return Ok(Some(mounted.parent));
+        }
+        mounted.volume.parent(inner)?.map(|parent| self.outer(number, parent)).transpose()
+    }
+
+    fn target(&self, symlink: Node) -> Result<Vec<u8>, VolumeError> {
+        let (_, mounted, inner) = self.inner(symlink)?;
+        mounted.volume.target(inner)
+    }
+
+    fn xattrs(&self, node: Node, lost: &mut dyn FnMut(Loss)) -> Result<Vec<Xattr>, VolumeError> {
+        let (_, mounted, inner) = self.inner(node)?;
+        mounted.volume.xattrs(inner, lost)
+    }
+
+    fn streams(&self, file: Node) -> Result<Vec<Stream>, VolumeError> {
+        let (_, mounted, inner) = self.inner(file)?;
+        mounted.volume.streams(inner)
+    }
+
+    fn read_stream(
+        &self,
+        file: Node,
+        name: &[u8],
+        offset: u64,
+        count: u64,
+        out: &mut Cursor<'_, '_>,
+    ) -> Result<(), VolumeError> {
+        let (_, mounted, inner) = self.inner(file)?;
+        mounted.volume.read_stream(inner, name, offset, count, out)
+    }
+
+    fn read(&self, file: Node, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), VolumeError> {
+        let (_, mounted, inner) = self.inner(file)?;
+        mounted.volume.read(inner, offset, count, out)
+    }
+
+    fn extents(&self, file: Node, offset: u64, count: u64) -> Result<Option<Vec<Extent>>, VolumeError> {
+        let (_, mounted, inner) = self.inner(file)?;
+        let mut extents = mounted.volume.extents(inner, offset, count)?;
+        shifted(mounted.first_backing, extents.as_deref_mut().unwrap_or_default());
+        Ok(extents)
+    }
+
+    fn data(&self, file: Node, offset: u64) -> Result<Option<DataRange>, VolumeError> {
+        let (_, mounted, inner) = self.inner(file)?;
+        mounted.volume.data(inner, offset)
+    }
+
+    fn backings(&self) -> &[Arc<dyn Backing>] {
+        &self.backings
+    }
+
+    /// Those of the root's volume; the inodes are of all.
+    fn statistics(&self) -> Statistics {
+        let mut all = self.volumes.iter().map(|mounted| mounted.volume.statistics());
+        let root = all.next().unwrap_or_default();
+        all.fold(root, |sum, of| Statistics {
+            inodes: sum.inodes.saturating_add(of.inodes),
+            free_inodes: sum.free_inodes.saturating_add(of.free_inodes),
+            name_max: sum.name_max.max(of.name_max),
+            ..sum
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let of_volumes = self.volumes.iter().flat_map(|mounted| mounted.volume.notes());
+        self.notes.iter().cloned().chain(of_volumes).collect()
+    }
+
+    fn changed(&self) -> Option<ChangedFile> {
+        self.volumes.iter().find_map(|mounted| mounted.volume.changed())
+    }
+
+    fn pass(&self) -> Box<dyn Pass + '_> {
+        let passes = self.volumes.iter().map(|mounted| mounted.volume.pass()).collect();
+        Box::new(Passes { composite: self, passes })
+    }
+}
+
+/// A pass of each volume.
+struct Passes<'a> {
+    composite: &'a Composite,
+    passes: Vec<Box<dyn Pass + 'a>>,
+}
+
+impl<'a> Passes<'a> {
+    fn of(&mut self, node: Node) -> Result<(u64, &'a Mounted, &mut (dyn Pass + 'a), Node), VolumeError> {
+        let (number, mounted, inner) = self.composite.inner(node)?;
+        let pass = usize::try_from(number).ok().and_then(|number| self.passes.get_mut(number));
+        let pass = pass.ok_or_else(|| VolumeError::Damaged(format!("{} is no node's address", node.0)))?;
+        Ok((number, mounted, &mut **pass, inner))
+    }
+}
+
+impl Pass for Passes<'_> {
+    fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError> {
+        let composite = self.composite;
+        let (number, _, pass, inner) = self.of(directory)?;
+        pass.list(inner, &mut |item| take(composite.item(number, item)))
+    }
+
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
+        let (number, mounted, pass, inner) = self.of(node)?;
+        pass.facts(inner, facts)?;
+        facts.attributes = numbered(number, facts.attributes);
+        shifted(mounted.first_backing, &mut facts.extents);
+        // A key is one of its own volume.
+        if !facts.shared.is_empty() {
+            facts.shared.extend_from_slice(&number.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
+        let (_, _, pass, inner) = self.of(node)?;
+        pass.xattrs(inner)
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        self.passes.iter_mut().flat_map(|pass| pass.notes()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

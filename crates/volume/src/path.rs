@@ -1,0 +1,94 @@
+//! Finds nodes by path, and reads small files: for what looks into a volume.
+
+use std::collections::VecDeque;
+
+use inarch_block::Cursor;
+use inarch_tree::FileType;
+use vm_memory::VolatileSlice;
+
+use crate::{Node, Volume, VolumeError};
+
+/// The most symbolic links that one path is led through: Linux's `MAXSYMLINKS` (`include/linux/namei.h`).
+const MAX_SYMLINKS: usize = 40;
+/// The most names of one path, those of its links included. A path of `PATH_MAX` bytes has half as many.
+const MAX_NAMES: usize = 1 << 16;
+
+/// Whether the last name of a path is followed if it is a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// As stat(2) does.
+    Followed,
+    /// As lstat(2) does. A path that ends with a slash is followed.
+    Taken,
+}
+
+/// Finds a node by its path from the root, whether the path begins with a slash or not. Symbolic links stay within the volume, as if
+/// its root were the root directory. `None` if there is no such node.
+///
+/// # Errors
+/// Those of [`Volume::lookup`]; [`VolumeError::Damaged`] for links that lead to each other.
+pub fn resolve(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<Node>, VolumeError> {
+    let mut names: VecDeque<Vec<u8>> = names(path).collect();
+    let follows_last = last == Last::Followed || path.ends_with(b"/");
+    // The directories above, for "..".
+    let mut above: Vec<Node> = Vec::new();
+    let mut here = volume.root();
+    let (mut links, mut steps) = (0, 0);
+    while let Some(name) = names.pop_front() {
+        steps += 1;
+        if steps > MAX_NAMES {
+            return Err(VolumeError::Damaged("its symbolic links have too many names".to_owned()));
+        }
+        if name == b".." {
+            here = above.pop().unwrap_or_else(|| volume.root());
+            continue;
+        }
+        if volume.attributes(here)?.file_type() != Some(FileType::Directory) {
+            return Ok(None);
+        }
+        let Some(next) = volume.lookup(here, &name)? else { return Ok(None) };
+        let is_link = volume.attributes(next)?.file_type() == Some(FileType::Symlink);
+        if !is_link || (names.is_empty() && !follows_last) {
+            above.push(here);
+            here = next;
+            continue;
+        }
+        links += 1;
+        if links > MAX_SYMLINKS {
+            return Err(VolumeError::Damaged("its symbolic links lead to each other".to_owned()));
+        }
+        let target = volume.target(next)?;
+        if target.starts_with(b"/") {
+            above.clear();
+            here = volume.root();
+        }
+        for name in self::names(&target).collect::<Vec<_>>().into_iter().rev() {
+            names.push_front(name);
+        }
+    }
+    Ok(Some(here))
+}
+
+/// The names of a path, without empty ones and `.`.
+fn names(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").map(<[u8]>::to_vec)
+}
+
+/// The bytes of a regular file, found by its path. `None` if there is none, or if it has more than `most` bytes.
+///
+/// # Errors
+/// Those of [`resolve`] and [`Volume::read`].
+pub fn read_small(volume: &dyn Volume, path: &[u8], most: usize) -> Result<Option<Vec<u8>>, VolumeError> {
+    let Some(node) = resolve(volume, path, Last::Followed)? else { return Ok(None) };
+    let attributes = volume.attributes(node)?;
+    let size = usize::try_from(attributes.size).unwrap_or(usize::MAX);
+    if attributes.file_type() != Some(FileType::Regular) || size > most {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; size];
+    volume.read(node, 0, attributes.size, &mut Cursor::new(&[VolatileSlice::from(&mut *bytes)]))?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
