@@ -1,5 +1,8 @@
 //! `inarch disk`.
 
+mod files;
+mod guests;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,6 +11,7 @@ use inarch_jobs::examine::{Disk, Part, Signature, Table, examine};
 use inarch_jobs::shown;
 use serde_json::{Value, json};
 
+use crate::columns::columns;
 use crate::output::{answer, complain};
 use crate::size;
 
@@ -24,6 +28,27 @@ pub struct DiskArguments {
 pub enum DiskCommand {
     /// List the partitions of a disk image, and what they hold
     List(ListArguments),
+
+    /// List a directory in an image
+    Ls(files::LsArguments),
+
+    /// Print files of an image
+    Cat(files::CatArguments),
+
+    /// Search for files in an image
+    Find(files::FindArguments),
+
+    /// Show the attributes of files in an image
+    Stat(files::StatArguments),
+
+    /// Copy a file or a directory out of an image
+    Cp(files::CpArguments),
+
+    /// Show how full the file systems of a disk image are
+    Df(guests::DfArguments),
+
+    /// Show which operating system a disk image holds
+    Inspect(guests::InspectArguments),
 }
 
 /// Options of `inarch disk list`.
@@ -45,7 +70,19 @@ pub struct ListArguments {
 
 /// Looks at disk images.
 pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
-    let DiskCommand::List(ListArguments { image, json }) = arguments.command;
+    match arguments.command {
+        DiskCommand::List(arguments) => list(arguments),
+        DiskCommand::Ls(arguments) => files::ls(&arguments),
+        DiskCommand::Cat(arguments) => files::cat(&arguments),
+        DiskCommand::Find(arguments) => files::find(&arguments),
+        DiskCommand::Stat(arguments) => files::stat(&arguments),
+        DiskCommand::Cp(arguments) => files::cp(&arguments),
+        DiskCommand::Df(arguments) => guests::df(&arguments),
+        DiskCommand::Inspect(arguments) => guests::inspect_disk(&arguments),
+    }
+}
+
+fn list(ListArguments { image, json }: ListArguments) -> anyhow::Result<ExitCode> {
     let disk = examine(&image)?;
     for note in &disk.notes {
         complain(format_args!("{}: {note}", shown(&image)));
@@ -111,17 +148,9 @@ fn table(disk: &Disk) -> String {
         let [format, label, uuid] = content(part.content.as_ref());
         let boots = if part.boots { "*" } else { "" };
         let number = format!("{}{boots}", part.number);
-        [number, size::show(part.start), size::show(part.length), kind, name, format, label, uuid]
+        vec![number, size::show(part.start), size::show(part.length), kind, name, format, label, uuid]
     };
-    let rows: Vec<[String; 8]> = [HEADS.map(str::to_owned)].into_iter().chain(disk.parts.iter().map(row)).collect();
-    let mut text = format!("{size}, {} {id}, sectors of {sector} bytes\n", kind.name());
-    for row in &rows {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0);
-            format!("{cell:<width$}  ")
-        });
-        text += cells.collect::<String>().trim_end();
-        text.push('\n');
-    }
-    text
+    let heads = HEADS.map(str::to_owned).to_vec();
+    let rows: Vec<_> = [heads].into_iter().chain(disk.parts.iter().map(row)).collect();
+    format!("{size}, {} {id}, sectors of {sector} bytes\n", kind.name()) + &columns(&rows, &[])
 }

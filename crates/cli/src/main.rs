@@ -5,6 +5,7 @@
 mod access;
 mod apply;
 mod arguments;
+mod columns;
 mod diff;
 mod discard;
 mod disk;

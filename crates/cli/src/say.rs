@@ -1,7 +1,7 @@
 //! Lines on standard error.
 
 mod lines;
-mod time;
+pub mod time;
 
 use std::fmt::Display;
 use std::io::Write;

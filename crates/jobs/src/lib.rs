@@ -46,6 +46,7 @@ pub mod doctor;
 mod error;
 mod events;
 pub mod examine;
+pub mod guest;
 pub mod image;
 pub mod kept;
 mod lifecycle;

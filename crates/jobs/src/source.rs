@@ -17,6 +17,7 @@ use inarch_format::probe::Found;
 
 use crate::text::shown;
 pub use disk::OpenDiskError;
+pub(crate) use disk::{file_system, with_volumes};
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use inarch_disk::guest::Which;

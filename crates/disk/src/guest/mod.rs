@@ -1,6 +1,8 @@
 //! A guest's file systems: which one is its root, and what it mounts where.
 
 mod fstab;
+mod packages;
+mod system;
 
 use std::sync::Arc;
 
@@ -8,6 +10,8 @@ use inarch_volume::{Composite, Volume, read_small};
 
 use crate::DiskVolume;
 pub use fstab::Mount;
+pub use packages::{Database, Package};
+pub use system::{System, system};
 
 /// The most bytes of an fstab.
 const FSTAB_BYTES: usize = 1 << 20;
@@ -104,12 +108,8 @@ pub fn select<E: From<NotFound>>(
     let there = shown(&volumes);
     match which {
         Which::Named(name) => {
-            let mut named = volumes.iter().filter(|volume| volume.answers_to(name));
-            let Some(volume) = named.next() else { return Err(NotFound::Volume { name: name.clone(), there }.into()) };
-            let others: Vec<_> = named.collect();
-            if !others.is_empty() {
-                return Err(NotFound::Several { there: shown([volume].into_iter().chain(others)) }.into());
-            }
+            let found = named(volumes, which)?;
+            let Some(volume) = found.first() else { return Err(NotFound::Nothing { there }.into()) };
             let content = volume.content.as_ref().map_or("nothing known", |content| content.format).to_owned();
             let files = open(volume)?.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
             Ok(rooted(files, within)?)
@@ -130,6 +130,21 @@ pub fn select<E: From<NotFound>>(
                 (false, _) => Ok(assemble(systems, &there, within)?),
             }
         }
+    }
+}
+
+/// The one volume that is named, or all.
+///
+/// # Errors
+/// There is none or several of that name.
+pub fn named(volumes: Vec<DiskVolume>, which: &Which) -> Result<Vec<DiskVolume>, NotFound> {
+    let Which::Named(name) = which else { return Ok(volumes) };
+    let there = shown(&volumes);
+    let found: Vec<_> = volumes.into_iter().filter(|volume| volume.answers_to(name)).collect();
+    match &*found {
+        [] => Err(NotFound::Volume { name: name.clone(), there }),
+        [_] => Ok(found),
+        several => Err(NotFound::Several { there: shown(several) }),
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile};
 use inarch_confine::{Parse, Parsing};
-use inarch_disk::guest::{NotFound, Which, select};
+use inarch_disk::guest::{NotFound, Which, named, select};
 use inarch_disk::{DiskError, DiskVolume};
 use inarch_format::probe::{FileKind, Found, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::Volume;
 
-use super::Source;
+use super::{OpenError, Source, parse};
 
 /// Why a disk's file system cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +81,32 @@ pub(super) fn open(
 ) -> Result<Arc<dyn Volume>, OpenDiskError> {
     let volumes = inarch_disk::volumes(parsing, 0, image)?;
     select(volumes, which, within.as_os_str().as_bytes(), &mut |volume| file_system(parsing, volume, damage))
+}
+
+/// Has a confined thread look at the volumes of a disk image, or the one that is named; an image of one file system is one volume.
+///
+/// # Errors
+/// It is no disk image, or cannot be opened.
+pub(crate) fn with_volumes<T: Send>(
+    source: &Source,
+    look: impl FnOnce(Parsing, Vec<DiskVolume>) -> T + Send,
+) -> Result<T, OpenError> {
+    let (path, which) = match source {
+        Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto),
+        Source::Disk { path, which, .. } => (path, which),
+        other => {
+            let error = io::Error::other("a directory or an archive has no volumes; name a disk image");
+            return Err(OpenError::path(other.path(), "cannot be looked at as a disk", error));
+        }
+    };
+    let fail = |error| OpenError::path(path, "cannot open it", error);
+    let image = File::open(path).and_then(|file| BackingFile::new(file, path.clone())).map_err(fail)?;
+    let image: Arc<dyn Backing> = Arc::new(image);
+    let looked = parse(|parsing| {
+        let volumes = inarch_disk::volumes(parsing, 0, &image)?;
+        Ok(look(parsing, named(volumes, which)?))
+    })?;
+    looked.map_err(|error| OpenError::Disk { path: path.clone(), error })
 }
 
 /// The file system of a volume; `None` if there is none that can be read.

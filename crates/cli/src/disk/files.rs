@@ -1,0 +1,416 @@
+//! `inarch disk ls`, `cat`, `find`, `stat`, `cp` and `tar-out`: files in an image.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use globset::GlobBuilder;
+use inarch_jobs::guest::{Entry, Guest, GuestError};
+use inarch_jobs::source::Source;
+use inarch_jobs::{counted, shown};
+use inarch_tree::{FileType, Timestamp};
+use inarch_volume::Attributes;
+use serde_json::{Value, json};
+
+use crate::columns::columns;
+use crate::output::{answer, answer_with, complain};
+use crate::say::time::time;
+use crate::size;
+
+/// What IMAGE may be, for every command's help.
+pub const IMAGE_HELP: &str = "\
+A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. Without a \
+volume, the whole guest as its fstab has it. An archive will do too.";
+
+/// Which image.
+#[derive(Args, Debug)]
+pub struct ImageArguments {
+    /// The image
+    #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
+    pub image: OsString,
+
+    /// Read what can be read of a damaged image, and report the rest
+    #[arg(long)]
+    pub salvage: bool,
+}
+
+impl ImageArguments {
+    fn open(&self) -> anyhow::Result<Guest> {
+        let guest = Guest::open(&Source::parse(&self.image)?, self.salvage)?;
+        for note in guest.notes() {
+            complain(format_args!("{}: {note}", shown(Path::new(&self.image))));
+        }
+        Ok(guest)
+    }
+}
+
+/// Options of `inarch disk ls`.
+#[derive(Args, Debug)]
+pub struct LsArguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// The directory, or a file
+    #[arg(default_value = "/")]
+    path: PathBuf,
+
+    /// Show the type, permissions, owners, size and time of each
+    #[arg(short)]
+    long: bool,
+
+    /// Print JSON, an object on each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `inarch disk cat`.
+#[derive(Args, Debug)]
+pub struct CatArguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// The files
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// Options of `inarch disk find`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk find guest.img /etc --name '*.conf'
+  inarch disk find guest.img --type f --size-above 100M -l")]
+pub struct FindArguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// The directory to search
+    #[arg(default_value = "/")]
+    path: PathBuf,
+
+    /// Only names that match GLOB
+    #[arg(long, value_name = "GLOB")]
+    name: Option<String>,
+
+    /// Only files of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<Kind>,
+
+    /// Only files of more than SIZE bytes (4K, 100M)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size_above: Option<u64>,
+
+    /// Show the type, permissions, owners, size and time of each
+    #[arg(short)]
+    long: bool,
+
+    /// End each path with a NUL, for xargs -0
+    #[arg(short = '0', long, conflicts_with_all = ["long", "json"])]
+    print0: bool,
+
+    /// Print JSON, an object on each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A type of files, by find(1)'s letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum Kind {
+    /// Regular file
+    F,
+    /// Directory
+    D,
+    /// Symbolic link
+    L,
+    /// Block device
+    B,
+    /// Character device
+    C,
+    /// FIFO
+    P,
+    /// Socket
+    S,
+}
+
+/// Options of `inarch disk stat`.
+#[derive(Args, Debug)]
+pub struct StatArguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// The files
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+
+    /// Print JSON, an object on each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `inarch disk cp`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk cp guest.img /etc/fstab .
+  inarch disk cp guest.qcow2:LABEL=home /user ./user-of-guest
+
+A directory is copied with everything in it. Permissions, times, hard links, holes and extended attributes are kept; owners and device files for \
+root only. What exists is not written over.")]
+pub struct CpArguments {
+    #[command(flatten)]
+    image: ImageArguments,
+
+    /// The file or directory in the image
+    path: PathBuf,
+
+    /// Where it goes: a directory, or a new name
+    to: PathBuf,
+}
+
+/// `inarch disk ls`.
+pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
+    let guest = arguments.image.open()?;
+    let (mut entries, mut status) = (Vec::new(), ExitCode::SUCCESS);
+    guest.list(&arguments.path, |found| {
+        match found {
+            Ok(entry) => entries.push(entry),
+            Err(line) => status = lost(&line),
+        }
+        Ok(())
+    })?;
+    match (arguments.json, arguments.long) {
+        (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
+        (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
+        (false, false) => answer(entries.iter().map(|entry| text(&entry.path) + "\n").collect::<String>())?,
+    }
+    Ok(status)
+}
+
+/// `inarch disk cat`.
+pub fn cat(arguments: &CatArguments) -> anyhow::Result<ExitCode> {
+    let guest = arguments.image.open()?;
+    for file in &arguments.files {
+        let mut out = io::stdout().lock();
+        let read = guest.read(file, |bytes| out.write_all(bytes));
+        match read {
+            // The reader has gone (`| head`), as it meant to.
+            Err(GuestError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            read => read?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `inarch disk find`.
+pub fn find(arguments: &FindArguments) -> anyhow::Result<ExitCode> {
+    let glob = |glob: &String| GlobBuilder::new(glob).build().map(|glob| glob.compile_matcher());
+    let glob = arguments.name.as_ref().map(glob).transpose()?;
+    let wanted = |path: &[u8], attributes: &Attributes| {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        glob.as_ref().is_none_or(|glob| glob.is_match(std::ffi::OsStr::from_bytes(name)))
+            && arguments.kind.is_none_or(|kind| attributes.file_type() == Some(kind.into()))
+            && arguments.size_above.is_none_or(|size| attributes.size > size)
+    };
+    let guest = arguments.image.open()?;
+    let mut status = ExitCode::SUCCESS;
+    let mut searched = Ok(());
+    let above = arguments.path.as_os_str().as_bytes();
+    let above = above.strip_suffix(b"/").unwrap_or(above);
+    answer_with(|out| {
+        searched = guest.find(&arguments.path, &wanted, |found| {
+            let mut entry = match found {
+                Ok(entry) => entry,
+                Err(line) => {
+                    status = lost(&line);
+                    return Ok(());
+                }
+            };
+            entry.path = [above, b"/", &*entry.path].concat();
+            let printed = if arguments.print0 {
+                out.write_all(&entry.path).and_then(|()| out.write_all(b"\0"))
+            } else if arguments.json {
+                writeln!(out, "{}", as_json(&entry))
+            } else if arguments.long {
+                writeln!(out, "{}", long(&entry).join("  "))
+            } else {
+                writeln!(out, "{}", text(&entry.path))
+            };
+            printed.map_err(GuestError::Output)
+        });
+        // A reader that has gone (`| head`) is answered as usual.
+        match std::mem::replace(&mut searched, Ok(())) {
+            Err(GuestError::Output(error)) => Err(error),
+            other => {
+                searched = other;
+                Ok(())
+            }
+        }
+    })?;
+    searched?;
+    Ok(status)
+}
+
+/// `inarch disk stat`.
+pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
+    let guest = arguments.image.open()?;
+    let mut printed = String::new();
+    for file in &arguments.files {
+        let entry = guest.stat(file)?;
+        printed += &if arguments.json { as_json(&entry).to_string() + "\n" } else { stated(&entry) };
+    }
+    answer(printed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `inarch disk cp`.
+pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
+    let report = arguments.image.open()?.copy_out(&arguments.path, &arguments.to)?;
+    let mut status = ExitCode::SUCCESS;
+    for line in &report.lost {
+        status = lost(line);
+    }
+    if report.more > 0 {
+        complain(format_args!("{} more lines like these", report.more));
+    }
+    let files = counted(report.files, "file", "files");
+    answer(format!("{files}, {} of content\n", size::show(report.bytes)))?;
+    Ok(status)
+}
+
+fn lost(line: &str) -> ExitCode {
+    complain(line);
+    ExitCode::FAILURE
+}
+
+fn text(bytes: &[u8]) -> String {
+    shown(Path::new(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+impl From<Kind> for FileType {
+    fn from(kind: Kind) -> FileType {
+        match kind {
+            Kind::F => FileType::Regular,
+            Kind::D => FileType::Directory,
+            Kind::L => FileType::Symlink,
+            Kind::B => FileType::BlockDevice,
+            Kind::C => FileType::CharDevice,
+            Kind::P => FileType::Fifo,
+            Kind::S => FileType::Socket,
+        }
+    }
+}
+
+/// The columns of [`long`] that are numbers: links, user, group, size.
+const LONG_RIGHT: [usize; 4] = [1, 2, 3, 4];
+
+/// As `ls -ln --time-style=iso` has it.
+fn long(entry: &Entry) -> Vec<String> {
+    let attributes = &entry.attributes;
+    let is_device = matches!(attributes.file_type(), Some(FileType::BlockDevice | FileType::CharDevice));
+    let (major, minor) = attributes.device;
+    let size = if is_device { format!("{major}, {minor}") } else { attributes.size.to_string() };
+    let target = entry.target.as_ref().map_or_else(String::new, |target| format!(" -> {}", text(target)));
+    vec![
+        permissions(attributes.mode),
+        attributes.links.to_string(),
+        attributes.uid.to_string(),
+        attributes.gid.to_string(),
+        size,
+        moment(attributes.mtime),
+        text(&entry.path) + &target,
+    ]
+}
+
+/// `-rwxr-xr-x`.
+fn permissions(mode: u32) -> String {
+    let kind = match FileType::from_mode(mode) {
+        Some(FileType::Directory) => 'd',
+        Some(FileType::Symlink) => 'l',
+        Some(FileType::BlockDevice) => 'b',
+        Some(FileType::CharDevice) => 'c',
+        Some(FileType::Fifo) => 'p',
+        Some(FileType::Socket) => 's',
+        Some(FileType::Regular) => '-',
+        None => '?',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => letter,
+            (true, false) => letter.to_ascii_uppercase(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// A time in whole seconds; before 1970 as seconds.
+fn moment(at: Timestamp) -> String {
+    match u64::try_from(at.seconds) {
+        Ok(seconds) => time(UNIX_EPOCH + Duration::from_secs(seconds)),
+        Err(_) => at.seconds.to_string(),
+    }
+}
+
+fn stated(entry: &Entry) -> String {
+    let attributes = &entry.attributes;
+    let mut rows = vec![
+        vec!["path".to_owned(), text(&entry.path)],
+        vec!["mode".to_owned(), format!("{} ({:04o})", permissions(attributes.mode), attributes.mode & 0o7777)],
+        vec!["owner".to_owned(), format!("{}:{}", attributes.uid, attributes.gid)],
+        vec!["size".to_owned(), format!("{} bytes, {} in the image", attributes.size, attributes.allocated)],
+        vec!["inode".to_owned(), format!("{}, {}", attributes.inode, counted(attributes.links, "link", "links"))],
+        vec!["modified".to_owned(), moment(attributes.mtime)],
+        vec!["changed".to_owned(), moment(attributes.ctime)],
+    ];
+    let optional = [("accessed", attributes.atime), ("born", attributes.birth)];
+    rows.extend(optional.into_iter().filter_map(|(name, at)| Some(vec![name.to_owned(), moment(at?)])));
+    if let Some(target) = &entry.target {
+        rows.push(vec!["target".to_owned(), text(target)]);
+    }
+    for xattr in &entry.xattrs {
+        rows.push(vec!["attribute".to_owned(), format!("{}={}", text(&xattr.name), text(&xattr.value))]);
+    }
+    columns(&rows, &[])
+}
+
+fn as_json(entry: &Entry) -> Value {
+    let attributes = &entry.attributes;
+    let seconds = |at: Timestamp| json!(at.seconds as f64 + f64::from(at.nanoseconds) / 1e9);
+    let bytes = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut value = json!({
+        "path": bytes(&entry.path),
+        "mode": format!("{:06o}", attributes.mode),
+        "uid": attributes.uid,
+        "gid": attributes.gid,
+        "size": attributes.size,
+        "allocated": attributes.allocated,
+        "inode": attributes.inode,
+        "links": attributes.links,
+        "mtime": seconds(attributes.mtime),
+        "ctime": seconds(attributes.ctime),
+    });
+    if let Some(object) = value.as_object_mut() {
+        let mut add = |name: &str, value: Option<Value>| value.map(|value| object.insert(name.to_owned(), value));
+        add("atime", attributes.atime.map(seconds));
+        add("birth", attributes.birth.map(seconds));
+        add("target", entry.target.as_ref().map(|target| json!(bytes(target))));
+        // A path that is no UTF-8 has its bytes beside it.
+        let is_text = std::str::from_utf8(&entry.path).is_ok();
+        add("path_hex", (!is_text).then(|| entry.path.iter().map(|byte| format!("{byte:02x}")).collect()));
+        let xattrs = entry.xattrs.iter().map(|xattr| (bytes(&xattr.name), json!(bytes(&xattr.value)))).collect();
+        add("xattrs", (!entry.xattrs.is_empty()).then_some(Value::Object(xattrs)));
+    }
+    value
+}

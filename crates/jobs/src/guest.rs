@@ -1,0 +1,177 @@
+//! `inarch disk ls`, `cat`, `find`, `stat`, `cp`, `df` and `inspect`: looks at the files in an image, without a mount.
+//!
+//! The file system is opened and asked by threads that are confined to parsing. They send what they find through a channel of a few places to the
+//! thread of the caller, who may print it or write it to a file. So nothing grows with the tree but what one directory takes.
+
+mod copy;
+mod inspect;
+mod list;
+mod usage;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use inarch_confine::Parse;
+use inarch_tree::FileType;
+use inarch_tree::select::Selection;
+use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, resolve};
+
+use crate::path_error::PathError;
+use crate::source::{self, OpenError, OpenedVolume, Source};
+use crate::text::shown;
+pub use copy::CopyReport;
+pub use inarch_disk::guest::{Database, Mount, Package, System};
+pub use inspect::{Inspection, inspect};
+pub use list::{Entry, Wanted};
+pub use usage::{Usage, usage};
+
+/// How many findings wait for the caller.
+const QUEUE: usize = 16;
+
+/// Why the files of an image cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The image cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no such file in it.
+    #[error("{}: {}: there is no such file or directory in it", shown(image), shown(path))]
+    Absent {
+        /// The image.
+        image: PathBuf,
+        /// The path in it.
+        path: PathBuf,
+    },
+    /// The file has another type than the request needs.
+    #[error("{}: {}: {what}", shown(image), shown(path))]
+    Type {
+        /// The image.
+        image: PathBuf,
+        /// The path in it.
+        path: PathBuf,
+        /// What it is, and what to do.
+        what: &'static str,
+    },
+    /// A part of it is damaged or cannot be read.
+    #[error("{}: {}: {error}", shown(image), shown(path))]
+    Volume {
+        /// The image.
+        image: PathBuf,
+        /// The path in it.
+        path: PathBuf,
+        /// What is wrong.
+        error: VolumeError,
+    },
+    /// What was found cannot be printed.
+    #[error("cannot write what was found: {0}")]
+    Output(io::Error),
+    /// A file of the host cannot be made.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// An image whose files are looked at.
+pub struct Guest {
+    volume: Arc<dyn Volume>,
+    image: PathBuf,
+    notes: Vec<String>,
+}
+
+impl Guest {
+    /// Opens an image, a volume of one, or an archive. `salvage` reads what can be read of a damaged one.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(source: &Source, salvage: bool) -> Result<Guest, OpenError> {
+        let image = source.path().to_owned();
+        if let Some(OpenedVolume { volume, .. }) = source::open_volume(source, salvage)? {
+            let notes = volume.notes();
+            return Ok(Guest { volume, image, notes });
+        }
+        let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;
+        let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
+        Ok(Guest { volume, image, notes: opened.notes })
+    }
+
+    /// Lines about the image that the user should read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn fail(&self, path: &Path) -> impl Fn(VolumeError) -> GuestError {
+        let (image, path) = (self.image.clone(), path.to_owned());
+        move |error| GuestError::Volume { image: image.clone(), path: path.clone(), error }
+    }
+
+    fn wrong_type(&self, path: &Path, what: &'static str) -> GuestError {
+        GuestError::Type { image: self.image.clone(), path: path.to_owned(), what }
+    }
+
+    /// Has a confined thread do `ask`, which sends what it finds; hands that to `take` in this thread, in order. `ask` ends early if its sender
+    /// returns false, which is when `take` failed.
+    fn stream<T: Send>(
+        &self,
+        path: &Path,
+        ask: impl FnOnce(&dyn Volume, &mut dyn FnMut(T) -> bool) -> Result<(), VolumeError> + Send,
+        mut take: impl FnMut(T) -> Result<(), GuestError>,
+    ) -> Result<(), GuestError> {
+        let (sender, found) = sync_channel(QUEUE);
+        let volume = &*self.volume;
+        let mut taken = Ok(());
+        let asked = Parse::new().run(
+            move |_| ask(volume, &mut |item| sender.send(item).is_ok()),
+            || taken = found.into_iter().try_for_each(&mut take),
+        );
+        let asked = asked.map_err(OpenError::NoThread)?;
+        taken?;
+        asked.map_err(self.fail(path))
+    }
+
+    /// Finds a file by its path, in a confined thread.
+    fn find_node(&self, path: &Path, last: Last) -> Result<(Node, Attributes), GuestError> {
+        use std::os::unix::ffi::OsStrExt;
+        let found = source::parse(|_| {
+            let node = resolve(&*self.volume, path.as_os_str().as_bytes(), last)?;
+            node.map(|node| Ok((node, self.volume.attributes(node)?))).transpose()
+        })?;
+        let absent = || GuestError::Absent { image: self.image.clone(), path: path.to_owned() };
+        found.map_err(self.fail(path))?.ok_or_else(absent)
+    }
+
+    /// The bytes of a regular file, piece by piece.
+    ///
+    /// # Errors
+    /// There is no such file, it is no regular one or damaged, or `take` failed.
+    pub fn read(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<(), GuestError> {
+        let (node, attributes) = self.find_node(path, Last::Followed)?;
+        match attributes.file_type() {
+            Some(FileType::Regular) => {}
+            Some(FileType::Directory) => return Err(self.wrong_type(path, "it is a directory; 'ls' lists it")),
+            _ => return Err(self.wrong_type(path, "it is no regular file")),
+        }
+        self.stream(
+            path,
+            |volume, send| {
+                copy::pieces(volume, node, attributes.size, &mut |piece| match piece {
+                    copy::Piece::Data(bytes) => send(bytes),
+                    copy::Piece::Hole(length) => send_zeros(length, send),
+                })
+            },
+            |bytes: Vec<u8>| take(&bytes).map_err(GuestError::Output),
+        )
+    }
+}
+
+/// Sends so many zeros; false if nobody takes them.
+fn send_zeros(mut length: u64, send: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
+    while length > 0 {
+        let count = length.min(copy::PIECE);
+        if !send(vec![0; count as usize]) {
+            return false;
+        }
+        length -= count;
+    }
+    true
+}

@@ -1,0 +1,421 @@
+//! `cp`: copies a file or a directory out of an image, with its attributes.
+//!
+//! 1. A confined thread walks the image and sends [`Step`]s.
+//! 2. The thread of the caller makes the files in a directory that only its user may enter, beside the place where they go. It opens each directory
+//!    relative to the one above and follows no link, since the image decides the names.
+//! 3. What is complete gets its name by one rename. What fails before that leaves nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use inarch_block::Cursor;
+use inarch_tree::{FileType, Timestamp};
+use inarch_volume::{Last, Node, Volume, VolumeError, join_data};
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use super::list::{Entry, children, entry, named};
+use super::{Guest, GuestError};
+use crate::path_error::PathError;
+
+/// The most bytes that are sent at once.
+pub(super) const PIECE: u64 = 1 << 20;
+/// The most losses that are named; the rest are counted.
+const NAMED: usize = 1000;
+
+/// A part of a file's content.
+pub(super) enum Piece {
+    /// Bytes.
+    Data(Vec<u8>),
+    /// So many zeros that take no room.
+    Hole(u64),
+}
+
+/// Sends the content of a regular file from its start, until `send` returns false.
+pub(super) fn pieces(
+    volume: &dyn Volume,
+    node: Node,
+    size: u64,
+    send: &mut dyn FnMut(Piece) -> bool,
+) -> Result<(), VolumeError> {
+    let mut ranges = Vec::new();
+    match volume.extents(node, 0, size)? {
+        Some(extents) => extents.iter().for_each(|extent| join_data(&mut ranges, extent.offset, extent.length)),
+        None => {
+            let mut at = 0;
+            while let Some(range) = volume.data(node, at)? {
+                join_data(&mut ranges, range.offset, range.length);
+                at = range.offset.saturating_add(range.length);
+            }
+        }
+    }
+    let mut at = 0;
+    for range in ranges {
+        let end = range.offset.saturating_add(range.length).min(size);
+        if range.offset > at {
+            if !send(Piece::Hole(range.offset - at)) {
+                return Ok(());
+            }
+            at = range.offset;
+        }
+        while at < end {
+            let count = PIECE.min(end - at);
+            let mut bytes = vec![0; count as usize];
+            volume.read(node, at, count, &mut Cursor::new(&[VolatileSlice::from(&mut *bytes)]))?;
+            if !send(Piece::Data(bytes)) {
+                return Ok(());
+            }
+            at += count;
+        }
+    }
+    if at < size {
+        send(Piece::Hole(size - at));
+    }
+    Ok(())
+}
+
+/// What was copied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Files of all kinds, directories included.
+    pub files: u64,
+    /// Bytes of content, holes aside.
+    pub bytes: u64,
+    /// What was not copied, or not as it is: a line each.
+    pub lost: Vec<String>,
+    /// Those beyond the first thousand.
+    pub more: u64,
+}
+
+impl CopyReport {
+    fn lose(&mut self, line: String) {
+        if self.lost.len() < NAMED {
+            self.lost.push(line);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// A step of a copy.
+enum Step {
+    /// A directory begins. Its entry's path is its name.
+    Enter(Entry),
+    /// The directory that was begun last ends.
+    Leave,
+    /// A regular file begins.
+    File(Entry),
+    /// Its next piece.
+    Piece(Piece),
+    /// It ends.
+    End,
+    /// Another name of a file that was made: its name, and the path of the first below the top.
+    Link(Vec<u8>, Vec<u8>),
+    /// A symbolic link, a device, a FIFO or a socket.
+    Other(Entry),
+    /// Something cannot be read.
+    Lost(String),
+}
+
+impl Guest {
+    /// Copies a file, or a directory with everything in it, to `to`: into it if it is a directory, else to that name, which must be free.
+    /// Owners and device files are copied for root only.
+    ///
+    /// # Errors
+    /// There is no such file, it is damaged, or something of that name exists. Nothing is left then.
+    pub fn copy_out(&self, path: &Path, to: &Path) -> Result<CopyReport, GuestError> {
+        let (node, _) = self.find_node(path, Last::Taken)?;
+        let target = if to.is_dir() {
+            let name = path.components().next_back().map(|name| name.as_os_str());
+            match name.filter(|name| path.file_name() == Some(name)) {
+                Some(name) => to.join(name),
+                None => return Err(PathError::new(to, "is a directory; name the copy", Errno::ISDIR).into()),
+            }
+        } else {
+            to.to_owned()
+        };
+        let fail = |action, error: Errno| PathError::new(&target, action, error);
+        if target.symlink_metadata().is_ok() {
+            return Err(fail("nothing is written over", Errno::EXIST).into());
+        }
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let private = tempfile::Builder::new().prefix(".inarch-cp-").tempdir_in(parent);
+        let private = private.map_err(|error| PathError::new(parent, "cannot write there", error))?;
+        let top = fs::open(private.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let top = top.map_err(|error| fail("cannot be made", error))?;
+        let mut writer = Writer::new(top);
+        self.stream(
+            path,
+            |volume, send| {
+                let mut walk = Walk { volume, send, links: HashMap::new(), entered: HashSet::new(), path: Vec::new() };
+                walk.copy(node, b"it".to_vec()).map(drop)
+            },
+            |step| writer.step(step).map_err(|(what, error)| PathError::new(&target, what, error).into()),
+        )?;
+        let from = writer.directories.first().map(|(fd, _)| fd);
+        if let Some(from) = from {
+            let moved = fs::renameat_with(from, "it", fs::CWD, &target, RenameFlags::NOREPLACE);
+            moved.map_err(|error| fail("cannot be given its name", error))?;
+        }
+        Ok(writer.report)
+    }
+}
+
+/// The confined side.
+struct Walk<'a> {
+    volume: &'a dyn Volume,
+    send: &'a mut dyn FnMut(Step) -> bool,
+    /// The paths of files that may have several names.
+    links: HashMap<Node, Vec<u8>>,
+    entered: HashSet<Node>,
+    path: Vec<u8>,
+}
+
+/// What is left of a directory, the last name first, and the length of its path.
+type Level = (Vec<Result<(Vec<u8>, Node), String>>, usize);
+
+impl Walk<'_> {
+    /// Copies a node, and what is below it, under `name`. False if nobody takes the steps.
+    fn copy(&mut self, node: Node, name: Vec<u8>) -> Result<bool, VolumeError> {
+        let mut open: Vec<Level> = vec![(vec![Ok((name, node))], 0)];
+        while let Some((rest, length)) = open.last_mut() {
+            self.path.truncate(*length);
+            let child = rest.pop();
+            let goes_on = match child {
+                None => {
+                    open.pop();
+                    open.is_empty() || (self.send)(Step::Leave)
+                }
+                Some(Err(lost)) => (self.send)(Step::Lost(named(&self.path, &lost))),
+                Some(Ok((name, node))) => match self.one(node, name) {
+                    Ok((goes_on, None)) => goes_on,
+                    Ok((goes_on, Some(mut children))) => {
+                        children.reverse();
+                        open.push((children, self.path.len()));
+                        goes_on
+                    }
+                    // The node that was asked for cannot be read.
+                    Err(error) if open.len() == 1 => return Err(error),
+                    Err(error) => (self.send)(Step::Lost(named(&self.path, &error.to_string()))),
+                },
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// One node; gives the children of a directory.
+    #[expect(clippy::type_complexity, reason = "a level of the walk")]
+    fn one(
+        &mut self,
+        node: Node,
+        name: Vec<u8>,
+    ) -> Result<(bool, Option<Vec<Result<(Vec<u8>, Node), String>>>), VolumeError> {
+        if !self.path.is_empty() {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(&name);
+        let mut entry = entry(self.volume, node, name)?;
+        let path = self.path.clone();
+        let send = &mut *self.send;
+        entry.xattrs = self.volume.xattrs(node, &mut |loss| {
+            send(Step::Lost(named(&path, &loss.reason)));
+        })?;
+        match entry.attributes.file_type() {
+            Some(FileType::Directory) if !self.entered.insert(node) => {
+                Ok((send(Step::Lost(named(&path, "the directory has a second name"))), None))
+            }
+            Some(FileType::Directory) => {
+                let children = children(self.volume, node)?;
+                Ok((send(Step::Enter(entry)), Some(children)))
+            }
+            Some(FileType::Regular) => {
+                if entry.attributes.links > 1 {
+                    if let Some(first) = self.links.get(&node) {
+                        return Ok((send(Step::Link(entry.path, first.clone())), None));
+                    }
+                    self.links.insert(node, path);
+                }
+                let size = entry.attributes.size;
+                if !send(Step::File(entry)) {
+                    return Ok((false, None));
+                }
+                let mut goes_on = true;
+                pieces(self.volume, node, size, &mut |piece| {
+                    goes_on = send(Step::Piece(piece));
+                    goes_on
+                })?;
+                Ok((goes_on && send(Step::End), None))
+            }
+            _ => Ok((send(Step::Other(entry)), None)),
+        }
+    }
+}
+
+/// The side that makes files.
+struct Writer {
+    /// The directories that are open, each in the one before.
+    directories: Vec<(OwnedFd, Option<Entry>)>,
+    file: Option<(File, Entry, u64)>,
+    is_root: bool,
+    report: CopyReport,
+}
+
+/// What failed, and why.
+type StepError = (&'static str, Errno);
+
+impl Writer {
+    fn new(top: OwnedFd) -> Writer {
+        let is_root = rustix::process::geteuid().is_root();
+        Writer { directories: vec![(top, None)], file: None, is_root, report: CopyReport::default() }
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), StepError> {
+        match step {
+            Step::Lost(line) => {
+                // A file that ends with damage stays as far as it was read.
+                self.end_file()?;
+                self.report.lose(line);
+                Ok(())
+            }
+            Step::Piece(piece) => self.piece(piece),
+            Step::End => self.end_file(),
+            Step::Leave => self.leave(),
+            Step::Enter(entry) => self.enter(entry),
+            Step::File(entry) => self.begin_file(entry),
+            Step::Link(name, first) => {
+                self.end_file()?;
+                self.report.files += 1;
+                let (Some((top, _)), Some((above, _))) = (self.directories.first(), self.directories.last()) else {
+                    return Ok(());
+                };
+                let linked = fs::linkat(top, &*first, above, &*name, AtFlags::empty());
+                linked.map_err(|error| ("a hard link cannot be made", error))
+            }
+            Step::Other(entry) => self.other(entry),
+        }
+    }
+
+    fn above(&self) -> Result<&OwnedFd, StepError> {
+        self.directories.last().map(|(fd, _)| fd).ok_or(("nothing is open", Errno::BADF))
+    }
+
+    fn enter(&mut self, entry: Entry) -> Result<(), StepError> {
+        self.end_file()?;
+        let above = self.above()?;
+        let fail = |error| ("a directory cannot be made", error);
+        fs::mkdirat(above, &*entry.path, Mode::RWXU).map_err(fail)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = fs::openat(above, &*entry.path, flags, Mode::empty()).map_err(fail)?;
+        self.report.files += 1;
+        self.directories.push((made, Some(entry)));
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), StepError> {
+        self.end_file()?;
+        if let Some((made, Some(entry))) = self.directories.pop() {
+            self.dress(&made, &entry)?;
+        }
+        Ok(())
+    }
+
+    fn begin_file(&mut self, entry: Entry) -> Result<(), StepError> {
+        self.end_file()?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = fs::openat(self.above()?, &*entry.path, flags, Mode::RUSR | Mode::WUSR);
+        let made = made.map_err(|error| ("a file cannot be made", error))?;
+        self.report.files += 1;
+        self.file = Some((File::from(made), entry, 0));
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: Piece) -> Result<(), StepError> {
+        let Some((file, _, at)) = &mut self.file else { return Ok(()) };
+        match piece {
+            Piece::Hole(length) => *at = at.saturating_add(length),
+            Piece::Data(bytes) => {
+                let written = file.write_all_at(&bytes, *at);
+                written.map_err(|error| ("cannot be written", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+                *at += bytes.len() as u64;
+                self.report.bytes += bytes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_file(&mut self) -> Result<(), StepError> {
+        let Some((file, entry, _)) = self.file.take() else { return Ok(()) };
+        fs::ftruncate(&file, entry.attributes.size).map_err(|error| ("a file cannot be given its size", error))?;
+        self.dress(&file.into(), &entry)
+    }
+
+    /// Gives a file or a directory its attributes. What the host refuses of the extended ones is reported.
+    fn dress(&mut self, made: &OwnedFd, entry: &Entry) -> Result<(), StepError> {
+        let attributes = &entry.attributes;
+        if self.is_root {
+            let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+            fs::fchown(made, Some(uid), Some(gid)).map_err(|error| ("an owner cannot be set", error))?;
+        }
+        for xattr in &entry.xattrs {
+            if fs::fsetxattr(made, &*xattr.name, &xattr.value, XattrFlags::empty()).is_err() {
+                let name = String::from_utf8_lossy(&xattr.name).escape_debug().to_string();
+                self.report.lose(named(&entry.path, &format!("the host does not keep its attribute {name}")));
+            }
+        }
+        // After the owner and the attributes, since both take bits of the mode away.
+        fs::fchmod(made, self.mode(attributes.mode)).map_err(|error| ("permissions cannot be set", error))?;
+        fs::futimens(made, &times(attributes)).map_err(|error| ("times cannot be set", error))
+    }
+
+    /// A program that runs as its owner is nobody else's.
+    fn mode(&self, mode: u32) -> Mode {
+        let kept = if self.is_root { 0o7777 } else { 0o1777 };
+        Mode::from_raw_mode(mode & kept)
+    }
+
+    fn other(&mut self, entry: Entry) -> Result<(), StepError> {
+        self.end_file()?;
+        let attributes = &entry.attributes;
+        let above = self.above()?;
+        let name = &*entry.path;
+        match (&entry.target, attributes.file_type()) {
+            (Some(target), _) => {
+                fs::symlinkat(&**target, above, name).map_err(|error| ("a symbolic link cannot be made", error))?;
+            }
+            (None, Some(file_type)) if self.is_root || file_type == FileType::Fifo => {
+                let (major, minor) = attributes.device;
+                let kind = fs::FileType::from_raw_mode(attributes.mode);
+                let made = fs::mknodat(above, name, kind, Mode::RUSR, fs::makedev(major, minor));
+                made.map_err(|error| ("a special file cannot be made", error))?;
+                fs::chmodat(above, name, self.mode(attributes.mode), AtFlags::empty())
+                    .map_err(|error| ("permissions cannot be set", error))?;
+            }
+            _ => {
+                self.report.lose(named(name, "only root can make device files and sockets"));
+                return Ok(());
+            }
+        }
+        if self.is_root {
+            let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+            let owned = fs::chownat(above, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+            owned.map_err(|error| ("an owner cannot be set", error))?;
+        }
+        let timed = fs::utimensat(above, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW);
+        timed.map_err(|error| ("times cannot be set", error))?;
+        self.report.files += 1;
+        Ok(())
+    }
+}
+
+fn times(attributes: &inarch_volume::Attributes) -> Timestamps {
+    let time = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    let mtime = time(attributes.mtime);
+    Timestamps { last_access: attributes.atime.map_or(mtime, time), last_modification: mtime }
+}
