@@ -1,0 +1,205 @@
+//! Promise: the files on a guest's disk are listed, printed, searched and copied where they are, as the guest has them. The image is not changed.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::listing::{assert_same, listing};
+use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+
+/// Makes `guest.img`: a GPT disk with a root (ext4, 64 MiB) and a home (ext4, 16 MiB, LABEL=home), from the directories `root` and `home`.
+const DISK: &str = "
+    cat > root/etc/fstab <<F
+LABEL=root /     ext4 errors=remount-ro 0 1
+/dev/sda2  /home ext4 defaults 0 2
+UUID=1234  /srv  ext4 defaults 0 2
+/dev/sda3  none  swap sw 0 0
+F
+    touch -d @1700000000 root/etc root/etc/fstab
+    /sbin/mke2fs -q -t ext4 -L root -d root root.img 64M 2> /dev/null
+    /sbin/mke2fs -q -t ext4 -L home -d home home.img 16M 2> /dev/null
+    truncate -s 100M guest.img
+    printf 'label: gpt\\nsize=64M,type=L,name=system\\nsize=16M,type=L\\nsize=8M,type=S\\n' | /sbin/sfdisk -q guest.img
+    dd if=root.img of=guest.img bs=1M seek=1 conv=notrunc status=none
+    dd if=home.img of=guest.img bs=1M seek=65 conv=notrunc status=none";
+
+/// A guest with every kind of file, in `guest.img`; `root` and `home` are what it holds.
+fn guest(dir: &Path) {
+    let script = "
+        mkdir -p root/etc root/home root/srv root/var/lib/dpkg root/usr/bin root/dir/below home/user
+        printf 'Hello\\n' > root/etc/motd; echo box > root/etc/hostname
+        printf 'ID=debian\\nVERSION_ID=\"12\"\\nPRETTY_NAME=\"Debian 12\"\\n' > root/etc/os-release
+        printf 'Package: bash\\nStatus: install ok installed\\nVersion: 5\\nArchitecture: amd64\\n\\n' > root/var/lib/dpkg/status
+        cp /bin/true root/usr/bin/bash
+        printf 'first' > root/dir/sparse; truncate -s 3M root/dir/sparse; printf 'last' >> root/dir/sparse
+        seq 300000 > root/dir/large; ln root/dir/large root/dir/below/again; ln -s ../etc/motd root/dir/link
+        mkfifo root/dir/fifo; printf x > 'root/dir/a b'; chmod 4711 'root/dir/a b'; chmod 1777 root/dir/below
+        setfattr -n user.note -v text root/dir/large; : > root/dir/none
+        printf 'of the user' > home/user/notes; chmod 600 home/user/notes
+        if [ $(id -u) = 0 ]; then mknod root/dir/null c 1 3; chown -R 1234:5678 home/user root/dir/large; chmod 4711 'root/dir/a b'; fi
+        find root home -exec touch -h -d @1700000000 {} +";
+    host("sh", &["-ec", script], dir);
+    host("sh", &["-ec", DISK], dir);
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = inarch([&["disk"], arguments].concat());
+    assert_status(&output, 0);
+    stdout(&output)
+}
+
+fn lines(arguments: &[&str]) -> Vec<String> {
+    said(arguments).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn as_the_guest_has_it() {
+    let dir = scratch();
+    guest(dir.path());
+    let image = dir.path().join("guest.img");
+    let before = (fs::read(&image).unwrap(), image.metadata().unwrap().mtime());
+    let image = image.to_str().unwrap();
+    let volume = |name: &str| format!("{image}:{name}");
+
+    assert_eq!(lines(&["ls", image]), ["dir", "etc", "home", "lost+found", "srv", "usr", "var"]);
+    assert_eq!(lines(&["ls", image, "home/user"]), ["notes"]);
+    assert_eq!(lines(&["ls", &volume("1"), "home"]), [""; 0], "the volume alone");
+    for name in ["2", "/dev/sda2", "vdb", "LABEL=home"].into_iter().filter(|name| *name != "vdb") {
+        assert_eq!(lines(&["ls", &volume(name)]), ["lost+found", "user"], "{name}");
+    }
+    assert_eq!(lines(&["ls", &volume("PARTLABEL=system:/etc"), "motd"]), ["motd"]);
+    assert_eq!(said(&["cat", image, "dir/link", "/home/user/notes"]), "Hello\nof the user");
+    assert_eq!(said(&["cat", image, "dir/sparse"]).into_bytes(), fs::read(dir.path().join("root/dir/sparse")).unwrap());
+
+    let found = lines(&["find", image, "/dir"]);
+    let expected = host(
+        "sh",
+        &["-c", "cd root && find /../$PWD/dir -mindepth 1 | sed \"s,.*root,,\" | LC_ALL=C sort"],
+        dir.path(),
+    );
+    let expected: Vec<&str> = expected.lines().collect();
+    let mut found: Vec<&str> = found.iter().map(|line| line.trim_matches('\'')).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    assert_eq!(lines(&["find", image, "--type", "f", "--name", "n*"]), ["/dir/none", "/home/user/notes"]);
+    assert_eq!(lines(&["find", image, "dir", "--size-above", "1M"]), ["dir/below/again", "dir/large", "dir/sparse"]);
+
+    let stat: Value = serde_json::from_str(&said(&["stat", "--json", image, "dir/large"])).unwrap();
+    let real = dir.path().join("root/dir/large").metadata().unwrap();
+    assert_eq!(stat["size"], real.size());
+    assert_eq!((&stat["uid"], &stat["gid"]), (&real.uid().into(), &real.gid().into()));
+    assert_eq!((&stat["links"], &stat["mtime"]), (&2.into(), &1_700_000_000.0.into()));
+    assert_eq!(stat["xattrs"]["user.note"], "text");
+
+    let inspected: Value = serde_json::from_str(&said(&["inspect", "--json", image])).unwrap();
+    let system = &inspected[0];
+    assert_eq!((&system["root"], &system["hostname"]), (&"/dev/sda1".into(), &"box".into()));
+    assert_eq!((&system["name"], &system["version"]), (&"Debian 12".into(), &"12".into()));
+    assert_eq!(system["arch"], std::env::consts::ARCH);
+    assert_eq!(system["packages"][0]["name"], "bash");
+    let mounts = system["mounts"].as_array().unwrap();
+    let mounts: Vec<_> = mounts.iter().map(|mount| (mount["directory"].as_str(), mount["volume"].as_str())).collect();
+    let on = |directory, volume| (Some(directory), volume);
+    assert_eq!(mounts, [on("/", Some("/dev/sda1")), on("/home", Some("/dev/sda2")), on("/srv", None)]);
+
+    let usage: Value = serde_json::from_str(&said(&["df", "--json", image])).unwrap();
+    // What dumpe2fs says of the volume: "Free blocks: 1234", of 1024 bytes.
+    for (number, file) in ["root.img", "home.img"].into_iter().enumerate() {
+        let told = host("sh", &["-c", &format!("/sbin/dumpe2fs -h {file} 2> /dev/null")], dir.path());
+        let field = |name: &str| -> u64 {
+            let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().parse().unwrap()
+        };
+        assert_eq!(usage[number]["free"], field("Free blocks:") * field("Block size:"));
+        assert_eq!(usage[number]["free_inodes"], field("Free inodes:"));
+    }
+    let after = (fs::read(image).unwrap(), Path::new(image).metadata().unwrap().mtime());
+    assert!(before == after, "the image was changed");
+}
+
+#[test]
+fn and_copied_with_all_attributes() {
+    let dir = scratch();
+    guest(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let image = text(at("guest.img"));
+    let output = inarch(["disk", "cp", &format!("{image}:1"), "/dir", &text(at("copy"))]);
+    assert_status(&output, if rustix::process::geteuid().is_root() { 0 } else { 1 });
+    let mut expected = listing(&at("root/dir"));
+    let found = listing(&at("copy"));
+    if !rustix::process::geteuid().is_root() {
+        expected.get_mut(&b"a b"[..]).unwrap().mode &= !0o6000;
+    }
+    assert_same(&found, &expected, "the copy");
+    assert!(at("copy/sparse").metadata().unwrap().blocks() < 1000, "holes are kept");
+    // Into a directory; and as a file.
+    fs::create_dir(at("into")).unwrap();
+    said(&["cp", &image, "home/user/notes", &text(at("into"))]);
+    assert_eq!(fs::read(at("into/notes")).unwrap(), b"of the user");
+    let archive = text(at("home.tar"));
+    assert_status(&inarch(["image", "-q", &format!("{image}:/home"), "-o", &archive]), 0);
+    assert!(host("tar", &["tf", &archive], dir.path()).contains("./user/notes"));
+
+    for (path, to, parts) in [
+        ("etc/motd", "into/notes", &["into/notes", "nothing is written over"][..]),
+        ("etc/nothing", "new", &["etc/nothing", "no such file"]),
+        ("/", "into", &["into", "name the copy"]),
+        ("etc/motd", "none/new", &["none", "No such file"]),
+    ] {
+        let output = inarch(["disk", "cp", &format!("{image}:1"), path, &text(at(to))]);
+        assert_status(&output, 125);
+        assert_one_line(&output, parts);
+    }
+    assert_eq!(fs::read_dir(at("into")).unwrap().count(), 1, "nothing half-made is left");
+}
+
+/// An image may have two files of one name, or a directory in itself.
+#[test]
+fn and_leads_nowhere_else() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("outside")).unwrap();
+    let script = "
+        mkdir -p root/top/dir root/top/z
+        ln -s $PWD/outside root/top/a; printf secret > root/top/z/file
+        /sbin/mke2fs -q -t ext4 -O ^metadata_csum -d root image 16M 2> /dev/null
+        printf 'ln top/z top/a\\nln top top/dir/loop\\n' | /sbin/debugfs -w image > /dev/null 2>&1";
+    host("sh", &["-ec", script], dir.path());
+    let image = at("image");
+    let image = image.to_str().unwrap();
+    let output = inarch(["disk", "cp", "--salvage", image, "/top", at("copy").to_str().unwrap()]);
+    assert_status(&output, 125);
+    assert!(stderr(&output).contains("File exists"), "{}", stderr(&output));
+    assert!(!at("copy").exists());
+    assert_eq!(fs::read_dir(at("outside")).unwrap().count(), 0);
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+    let found = inarch(["disk", "find", "--salvage", image]);
+    assert!(stdout(&found).lines().filter(|line| line.ends_with("loop")).count() == 1, "it ends");
+}
+
+#[test]
+fn or_one_line_says_why_not() {
+    let dir = scratch();
+    guest(dir.path());
+    let image = dir.path().join("guest.img");
+    let image = image.to_str().unwrap();
+    let volume = |name: &str| format!("{image}:{name}");
+    for (arguments, parts) in [
+        (&["ls", &volume("7")][..], &["no volume '7'", "/dev/sda1 (ext4, LABEL=root)", "/dev/sda3"][..]),
+        (&["ls", &volume("3")], &["volume '3'", "cannot read"]),
+        (&["ls", &volume("2:/nothing")], &["/nothing: there is no such directory"]),
+        (&["ls", &volume("2"), "nothing"], &["nothing", "no such file"]),
+        (&["cat", &volume("2"), "user"], &["user", "it is a directory"]),
+        (&["find", &volume("2"), "user/notes"], &["it is no directory"]),
+        (&["df", dir.path().to_str().unwrap()], &["name a disk image"]),
+        (&["ls", "/nothing/there"], &["/nothing/there", "No such file"]),
+    ] {
+        let output = inarch([&["disk"], arguments].concat());
+        assert_status(&output, 125);
+        assert_one_line(&output, parts);
+    }
+}
