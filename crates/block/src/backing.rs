@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_tree::{Extent, Extents, InodeId, Tree};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
@@ -51,9 +52,12 @@ pub fn read_backing(backing: &dyn Backing, offset: u64, out: &mut [u8]) -> io::R
     backing.read(offset, count, &mut Cursor::new(&[VolatileSlice::from(out)]))
 }
 
-/// A file of the host that must stay as it was when it was opened: every read compares its size and times.
+/// A file of the host that must stay as it was when it was opened: every read compares its size and times. Those of a block device do not show what is
+/// written to it.
 pub struct BackingFile {
     file: File,
+    /// Bytes.
+    size: u64,
     path: PathBuf,
     seen: Seen,
     change: Mutex<Option<ChangeReason>>,
@@ -64,7 +68,11 @@ impl BackingFile {
     pub fn new(file: File, path: PathBuf) -> io::Result<BackingFile> {
         let seen = Seen::of(&file)?;
         Seen::outlast_step(seen.ctime);
-        Ok(BackingFile { file, path, seen, change: Mutex::new(None) })
+        let size = match seen.file_type {
+            FileType::BlockDevice => rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?,
+            _ => seen.size,
+        };
+        Ok(BackingFile { file, size, path, seen, change: Mutex::new(None) })
     }
 
     fn check(&self) -> io::Result<()> {
@@ -86,7 +94,7 @@ impl BackingFile {
 
 impl Backing for BackingFile {
     fn size(&self) -> u64 {
-        self.seen.size
+        self.size
     }
 
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {

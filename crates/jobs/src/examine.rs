@@ -66,10 +66,8 @@ fn open(path: &Path) -> Result<Arc<dyn Backing>, ExamineError> {
     let kind = file.metadata().map_err(fail)?.file_type();
     let what = if kind.is_dir() {
         "a directory, not a disk image"
-    } else if kind.is_block_device() {
-        "a block device; devices cannot be looked at yet, only image files"
-    } else if !kind.is_file() {
-        "no regular file, so no disk image"
+    } else if !kind.is_file() && !kind.is_block_device() {
+        "neither a regular file nor a block device, so no disk"
     } else {
         return Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(fail)?));
     };

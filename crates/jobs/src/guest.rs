@@ -86,8 +86,7 @@ impl Guest {
     /// See [`OpenError`].
     pub fn open(source: &Source, salvage: bool) -> Result<Guest, OpenError> {
         let image = source.path().to_owned();
-        if let Some(OpenedVolume { volume, .. }) = source::open_volume(source, salvage)? {
-            let notes = volume.notes();
+        if let Some(OpenedVolume { volume, notes, .. }) = source::open_volume(source, salvage)? {
             return Ok(Guest { volume, image, notes });
         }
         let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;

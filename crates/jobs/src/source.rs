@@ -4,6 +4,7 @@ mod disk;
 mod error;
 mod foreign;
 pub(crate) mod identity;
+mod in_use;
 mod kind;
 mod open;
 
@@ -115,8 +116,11 @@ impl Source {
         if file_type.is_fifo() {
             return Ok(Source::Pipe(path));
         }
-        if !file_type.is_file() {
-            return Err(SourceError::Unknown { path, found: "is no regular file".to_owned() });
+        if !file_type.is_file() && !file_type.is_block_device() {
+            return Err(SourceError::Unknown {
+                path,
+                found: "is neither a regular file nor a block device".to_owned(),
+            });
         }
         match kind::recognise(&path).map_err(fail)? {
             Found::Source(kind) => Ok(Source::File { path, kind }),

@@ -161,12 +161,11 @@ impl Lower {
 impl Lower {
     /// The lower layer of an image that is read on demand.
     fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool, events: Events<MountEvent>) -> Lower {
-        let OpenedVolume { volume, stamp } = opened;
+        let OpenedVolume { volume, notes, stamp } = opened;
         let path = request.source.path();
         let identity = image_identity(volume.format(), &stamp, request.salvage);
         let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
         let named = shown(path);
-        let notes = volume.notes();
         let tell = Box::new(move |line: &str| events.emit(MountEvent::Fault(format!("{named}: {line}"))));
         Lower { layer: Arc::new(VolumeFiles::new(volume, request.salvage, tell)), identity, notes }
     }

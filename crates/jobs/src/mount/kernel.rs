@@ -215,7 +215,7 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
 /// The identity of an archive or image for a kept upper layer; the same as for a mount through FUSE.
 fn identity(request: &MountRequest, opened: &Opened) -> Result<[u8; 32], JobError> {
     Ok(match source::open_volume(&request.source, request.salvage)? {
-        Some(OpenedVolume { volume, stamp }) => image_identity(volume.format(), &stamp, request.salvage),
+        Some(OpenedVolume { volume, stamp, .. }) => image_identity(volume.format(), &stamp, request.salvage),
         None => files_identity(opened),
     })
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,12 +44,16 @@ pub(super) fn split(text: &OsStr) -> Option<Source> {
     for colon in colons.collect::<Vec<_>>().into_iter().rev() {
         let (image, name) = bytes.split_at_checked(colon)?;
         let image = Path::new(OsStr::from_bytes(image));
-        if image.is_file() {
+        if image.is_file() || is_device(image) {
             let (which, within) = parts(name.get(1..)?);
             return Some(Source::Disk { path: image.to_owned(), which, within });
         }
     }
     None
+}
+
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// The volume, and the directory in it.

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use inarch_block::{BackedFiles, Backing, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_confine::Parsing;
@@ -19,7 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{FileKind, OpenError, Source, Which, disk};
+use super::{FileKind, OpenError, Source, Which, disk, in_use};
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -122,6 +122,8 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
 /// A file system in an image, opened for reading on demand.
 pub(crate) struct OpenedVolume {
     pub(crate) volume: Arc<dyn Volume>,
+    /// Lines about it that the user should read.
+    pub(crate) notes: Vec<String>,
     /// Tells one state of the image from another.
     pub(crate) stamp: Vec<u8>,
 }
@@ -151,17 +153,19 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
             stamp.extend_from_slice(part);
         }
     }
-    Ok(Some(OpenedVolume { volume, stamp }))
+    let notes = in_use::note(path).into_iter().chain(volume.notes()).collect();
+    Ok(Some(OpenedVolume { volume, notes, stamp }))
 }
 
 /// Opens the part of a disk's file system that `selection` includes, and reads all its names.
 fn open_disk(source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
-    let Some(OpenedVolume { volume, stamp }) = open_volume(source, selection.salvage)? else {
+    let Some(OpenedVolume { volume, stamp, .. }) = open_volume(source, selection.salvage)? else {
         return empty().map_err(OpenError::Empty);
     };
     let fail = |error| OpenError::Read { path: source.path().to_owned(), error };
     parse(|parsing| {
-        let opened = TreeAndContent::walk(parsing, volume, damage(selection.salvage)).map_err(fail)?;
+        let mut opened = TreeAndContent::walk(parsing, volume, damage(selection.salvage)).map_err(fail)?;
+        opened.notes.extend(in_use::note(source.path()));
         Opened { stamp, ..opened.into() }.select(source, selection)
     })?
 }
@@ -253,6 +257,11 @@ fn stamp_all(path: &Path) -> Result<Vec<u8>, OpenError> {
 /// Tells one state of an archive or image from another.
 fn stamp(file: &File) -> io::Result<Vec<u8>> {
     let metadata = file.metadata()?;
+    if metadata.file_type().is_block_device() {
+        // Nothing tells whether it was written to, so it is never the same again.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        return Ok(since.as_nanos().to_le_bytes().to_vec());
+    }
     let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
     let numbers = [metadata.ino(), metadata.len()].into_iter().map(u64::to_le_bytes);
     Ok(numbers.chain(times.map(i64::to_le_bytes)).flatten().collect())
