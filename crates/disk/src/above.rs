@@ -26,6 +26,8 @@ pub struct Piece {
 pub struct Above {
     /// Its name as a device: `/dev/GROUP/VOLUME`, `/dev/md/NAME`. Each one once.
     pub name: String,
+    /// Whether it is an array of MD, and no logical volume.
+    pub is_array: bool,
     /// How it is laid out, in the word of its kind: `linear`, `striped`, `thin`, `raid1`.
     pub layout: String,
     /// Bytes.

@@ -103,6 +103,7 @@ fn show(group: &Group, name: &str, physical: &HashMap<String, &Piece>, found: &m
             id: volume.id.clone(),
             on,
             content: None,
+            is_array: false,
             bytes,
         });
     }

@@ -70,6 +70,7 @@ fn array(mut members: Vec<Member>, found: &mut Volumes) -> Above {
         id: block.and_then(Superblock::id),
         on,
         content: None,
+        is_array: true,
         bytes: made,
     }
 }
@@ -165,7 +166,7 @@ fn striped(newest: &Superblock, members: &[(Leg, u64)]) -> Result<Arc<dyn Backin
         done = end;
     }
     // Linux masks the sizes with the chunk's (`raid0_size`), which cuts off more if that is no power of two.
-    let sectors = members.iter().map(|(_, length)| length / SECTOR & !(chunk / SECTOR - 1));
+    let sectors = members.iter().map(|(_, length)| (length / SECTOR) & !(chunk / SECTOR - 1));
     let size = sectors.fold(0, u64::saturating_add).saturating_mul(SECTOR);
     if size == 0 {
         return Err("it has a size that cannot be".to_owned());
