@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Disk, Part, Signature, Table, examine};
+use inarch_jobs::examine::{Above, Disk, Examined, Part, Signature, Table, examine};
 use inarch_jobs::shown;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub struct DiskArguments {
 /// What to do with disk images.
 #[derive(Subcommand, Debug)]
 pub enum DiskCommand {
-    /// List the partitions of a disk image, and what they hold
+    /// List the partitions and volumes of disk images, and what they hold
     List(ListArguments),
 
     /// List a directory in an image
@@ -58,10 +58,13 @@ Examples:
   inarch disk list guest.img
   inarch disk list --json guest.img | jq -r '.partitions[] | select(.format == \"ext4\") | .start'
 
-The image is a raw one. Nothing is written to it, and neither root nor a mount is needed.")]
+Volumes are those of LVM, and RAID arrays of MD. Name all images that they lie on.
+
+The images are raw ones. Nothing is written to them, and neither root nor a mount is needed.")]
 pub struct ListArguments {
-    /// The disk image
-    pub image: PathBuf,
+    /// The disk images
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -82,16 +85,63 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn list(ListArguments { image, json }: ListArguments) -> anyhow::Result<ExitCode> {
-    let disk = examine(&image)?;
-    for note in &disk.notes {
-        complain(format_args!("{}: {note}", shown(&image)));
+fn list(ListArguments { images, json }: ListArguments) -> anyhow::Result<ExitCode> {
+    let Examined { disks, volumes } = examine(&images)?;
+    for (image, disk) in images.iter().zip(&disks) {
+        disk.notes.iter().for_each(|note| complain(format_args!("{}: {note}", shown(image))));
     }
-    answer(if json { serde_json::to_string_pretty(&as_json(&disk))? + "\n" } else { table(&disk) })?;
+    volumes.notes.iter().for_each(complain);
+    if json {
+        let above = volumes.list.iter().map(volume_as_json).collect::<Vec<_>>();
+        let told = images.iter().zip(&disks).map(|(image, disk)| as_json(image, disk)).collect::<Vec<_>>();
+        let whole = match <[Value; 1]>::try_from(told) {
+            Ok([mut single]) => {
+                single["volumes"] = above.into();
+                single
+            }
+            Err(several) => json!({ "images": several, "volumes": above }),
+        };
+        answer(serde_json::to_string_pretty(&whole)? + "\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for (image, disk) in images.iter().zip(&disks) {
+        if images.len() > 1 {
+            text += &format!("{}: ", shown(image));
+        }
+        text += &table(disk);
+    }
+    if !volumes.list.is_empty() {
+        text += "\n";
+        let heads = VOLUME_HEADS.map(str::to_owned).to_vec();
+        let rows: Vec<_> = [heads].into_iter().chain(volumes.list.iter().map(volume_row)).collect();
+        text += &columns(&rows, &[]);
+    }
+    answer(text)?;
+    for volume in &volumes.list {
+        if let Err(why) = &volume.bytes {
+            complain(format_args!("{} cannot be read: {why}", volume.name));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(disk: &Disk) -> Value {
+fn volume_as_json(volume: &Above) -> Value {
+    let content = volume.content.as_ref();
+    json!({
+        "name": volume.name,
+        "size": volume.size,
+        "layout": volume.layout,
+        "id": volume.id,
+        "on": volume.on,
+        "format": content.map(|content| content.format),
+        "label": content.and_then(|content| content.label.as_ref()),
+        "uuid": content.and_then(|content| content.uuid.as_ref()),
+        "unread": volume.bytes.as_ref().err(),
+    })
+}
+
+fn as_json(image: &Path, disk: &Disk) -> Value {
     let table = disk
         .table
         .as_ref()
@@ -115,6 +165,7 @@ fn as_json(disk: &Disk) -> Value {
     };
     let content = disk.content.as_ref();
     json!({
+        "image": image.to_string_lossy(),
         "size": disk.size,
         "table": table,
         "partitions": disk.parts.iter().map(partition).collect::<Vec<_>>(),
@@ -124,16 +175,26 @@ fn as_json(disk: &Disk) -> Value {
     })
 }
 
+/// Format, label and UUID.
+fn content(content: Option<&Signature>) -> [String; 3] {
+    let text = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), |text| shown(Path::new(text)));
+    let format = content.map_or("-", |content| content.format).to_owned();
+    let of = |field: fn(&Signature) -> Option<&String>| text(content.and_then(field));
+    [format, of(|content| content.label.as_ref()), of(|content| content.uuid.as_ref())]
+}
+
+const VOLUME_HEADS: [&str; 7] = ["VOLUME", "SIZE", "LAYOUT", "ON", "FORMAT", "LABEL", "UUID"];
+
+fn volume_row(volume: &Above) -> Vec<String> {
+    let [format, label, uuid] = content(volume.content.as_ref());
+    let on = if volume.on.is_empty() { "-".to_owned() } else { volume.on.join(", ") };
+    vec![volume.name.clone(), size::show(volume.size), shown(Path::new(&volume.layout)), on, format, label, uuid]
+}
+
 const HEADS: [&str; 8] = ["NR", "START", "SIZE", "TYPE", "NAME", "FORMAT", "LABEL", "UUID"];
 
 fn table(disk: &Disk) -> String {
     let size = size::show(disk.size);
-    let content = |content: Option<&Signature>| {
-        let text = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), |text| shown(Path::new(text)));
-        let format = content.map_or("-", |content| content.format).to_owned();
-        let of = |field: fn(&Signature) -> Option<&String>| text(content.and_then(field));
-        [format, of(|content| content.label.as_ref()), of(|content| content.uuid.as_ref())]
-    };
     let Some(Table { kind, id, sector }) = &disk.table else {
         return match content(disk.content.as_ref()) {
             [format, label, uuid] if format != "-" => {

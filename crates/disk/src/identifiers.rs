@@ -18,6 +18,14 @@ pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
     bytes.iter().any(|byte| *byte != 0).then_some(text)
 }
 
+/// An identifier of LVM with its hyphens. None if it is no text of letters and digits.
+pub fn lvm_id(bytes: &[u8; 32]) -> Option<String> {
+    let id = std::str::from_utf8(bytes).ok().filter(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric()))?;
+    let ends = [0, 6, 10, 14, 18, 22, 26, 32];
+    let parts: Vec<&str> = ends.windows(2).filter_map(|pair| id.get(*pair.first()?..*pair.last()?)).collect();
+    Some(parts.join("-"))
+}
+
 /// A label in bytes: up to the first zero, without blanks at its end. None if that is nothing.
 pub fn label(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -2,7 +2,8 @@
 //!
 //! [`examine`] reads the partition table, if there is one ([`gpt`], [`mbr`]), and tells what each part holds by the first
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
-//! of a part, for the readers of file systems.
+//! of a part, for the readers of file systems. [`above()`] finds what lies above the parts of one or several disks: the
+//! logical volumes of LVM and the arrays of MD.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
 //! without end.
@@ -23,10 +24,16 @@
 
 #![forbid(unsafe_code)]
 
+mod above;
+#[cfg(test)]
+mod above_tests;
 mod gpt;
 pub mod guest;
 mod identifiers;
+mod lvm;
+mod mapped;
 mod mbr;
+mod md;
 mod read;
 mod signature;
 #[cfg(test)]
@@ -37,6 +44,7 @@ mod window;
 use std::io;
 use std::sync::Arc;
 
+pub use above::{Above, Piece, Volumes, above};
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;
@@ -88,6 +96,23 @@ impl TableKind {
     }
 }
 
+impl Disk {
+    /// What may hold volumes, for [`above()`]: the partitions, or the whole disk if it has none. They are called
+    /// `NAME:NUMBER`, and the whole disk `NAME`.
+    pub fn pieces(&self, image: &Arc<dyn Backing>, name: &str) -> Vec<Piece> {
+        if self.table.is_none() {
+            return vec![Piece { name: name.to_owned(), backing: Arc::clone(image) }];
+        }
+        let is_within = |part: &&Part| part.start.checked_add(part.length).is_some_and(|end| end <= self.size);
+        let parts = self.parts.iter().filter(is_within).filter(|part| part.type_name != Some("extended"));
+        let piece = |part: &Part| Piece {
+            name: format!("{name}:{}", part.number),
+            backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
+        };
+        parts.map(piece).collect()
+    }
+}
+
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -134,9 +159,9 @@ pub enum DiskError {
 pub fn examine(_: Parsing, image: &Arc<dyn Backing>) -> Result<Disk, DiskError> {
     let mut disk = Disk { size: image.size(), table: None, parts: Vec::new(), content: None, notes: Vec::new() };
     // A file system may leave the first sector to a boot loader that looks like a table, or hold an old table.
-    let content = signature::signature(&**image)?;
-    if let Some(signature) = content.as_ref().filter(|signature| !signature.is_weak()) {
-        disk.content = Some(signature.clone());
+    let start = signature::at_the_start(&**image)?;
+    if start.as_ref().is_some_and(|signature| !signature.is_weak()) {
+        disk.content = signature::signature(&**image)?;
         return Ok(disk);
     }
     let found = match gpt::read(&**image, &mut disk.notes)? {
@@ -144,7 +169,7 @@ pub fn examine(_: Parsing, image: &Arc<dyn Backing>) -> Result<Disk, DiskError> 
         None => mbr::read(&**image, &mut disk.notes)?,
     };
     let Some((table, mut parts)) = found else {
-        disk.content = content;
+        disk.content = signature::signature(&**image)?;
         return Ok(disk);
     };
     parts.sort_by_key(|part| (part.start, part.number));

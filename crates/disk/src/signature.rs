@@ -6,7 +6,8 @@
 use inarch_block::Backing;
 
 use crate::DiskError;
-use crate::identifiers::{label, uuid, wide_label};
+use crate::identifiers::{label, lvm_id, uuid, wide_label};
+use crate::md::superblock;
 use crate::read::{array, bytes, u16_at, u32_at, u64_at};
 
 /// The bytes that are looked at: as far as the superblock of ReiserFS and Btrfs.
@@ -41,15 +42,18 @@ const TELLERS: [Teller; 22] = [
 
 /// What the volume holds; `None` if that is not known, or nothing.
 pub fn signature(volume: &dyn Backing) -> Result<Option<Signature>, DiskError> {
+    // A member of a mirror with its superblock at the end looks like the array's content.
+    let member = raid_at_the_end(volume)?;
+    if member.is_some() { Ok(member) } else { at_the_start(volume) }
+}
+
+/// The same by its first bytes alone. The end of a disk may be that of its last partition.
+pub fn at_the_start(volume: &dyn Backing) -> Result<Option<Signature>, DiskError> {
     let length = volume.size().min(HEAD as u64) as usize;
     let Some(mut head) = bytes(volume, 0, length)? else { return Ok(None) };
     // Nothing lies beyond the end, but all places exist.
     head.resize(HEAD, 0);
-    let found = TELLERS.iter().find_map(|tell| tell(&head));
-    if found.is_some() {
-        return Ok(found);
-    }
-    raid_at_the_end(volume)
+    Ok(TELLERS.iter().find_map(|tell| tell(&head)))
 }
 
 fn has(head: &[u8], at: usize, magic: &[u8]) -> bool {
@@ -182,11 +186,7 @@ fn lvm(head: &[u8]) -> Option<Signature> {
     let at =
         (0..4).map(|sector| sector * 512).find(|at| has(head, *at, b"LABELONE") && has(head, at + 24, b"LVM2 001"))?;
     let header = at.checked_add(u32_at(head, at + 20)? as usize)?;
-    let id = std::str::from_utf8(head.get(header..header.checked_add(32)?)?).ok()?;
-    let is_text = id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let ends = [0, 6, 10, 14, 18, 22, 26, 32];
-    let parts: Vec<&str> = ends.windows(2).filter_map(|pair| id.get(pair[0]..pair[1])).collect();
-    Some(Signature { format: "LVM2_member", label: None, uuid: is_text.then(|| parts.join("-")) })
+    Some(Signature { format: "LVM2_member", label: None, uuid: array(head, header).and_then(|id| lvm_id(&id)) })
 }
 
 /// Superblocks of version 1.1 and 1.2, at the start and 4 KiB from it.
@@ -198,17 +198,8 @@ fn raid(head: &[u8]) -> Option<Signature> {
 
 /// Superblocks of version 1.0 and 0.90, near the end.
 fn raid_at_the_end(volume: &dyn Backing) -> Result<Option<Signature>, DiskError> {
-    let sectors = volume.size() / 512;
-    let first = (sectors.saturating_sub(16) & !7).saturating_mul(512);
-    if let Some(head) = bytes(volume, first, 256)?
-        && (u32_at(&head, 0), u32_at(&head, 4)) == (Some(0xA92B_4EFC), Some(1))
-    {
-        return Ok(told("linux_raid_member", &head, (32, 32), 16));
-    }
-    let old = (volume.size() & !0xFFFF).saturating_sub(0x1_0000);
-    let head = bytes(volume, old, 256)?.unwrap_or_default();
-    let is_old = (u32_at(&head, 0), u32_at(&head, 4)) == (Some(0xA92B_4EFC), Some(0));
-    Ok(if is_old { only("linux_raid_member") } else { None })
+    let block = superblock::at_the_end(volume)?;
+    Ok(block.map(|block| Signature { format: "linux_raid_member", uuid: block.id(), label: block.full_name }))
 }
 
 fn bitlocker(head: &[u8]) -> Option<Signature> {

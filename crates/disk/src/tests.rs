@@ -10,7 +10,7 @@ use inarch_confine::Parse;
 
 use super::*;
 
-struct Bytes(Vec<u8>);
+pub(crate) struct Bytes(pub Vec<u8>);
 
 impl Backing for Bytes {
     fn size(&self) -> u64 {

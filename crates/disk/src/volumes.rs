@@ -1,18 +1,21 @@
 //! The volumes of a disk, and the names that guests and users have for them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 
-use crate::{Disk, DiskError, Signature, Window, examine};
+use crate::{Disk, DiskError, Signature, Window, above, examine};
 
-/// What can hold a file system: a partition, or a whole disk that has no partition table.
+/// What can hold a file system: a partition, a whole disk that has no partition table, or a volume that lies on those.
 pub struct DiskVolume {
     /// Which of several disks it is on, from 0.
     pub disk: usize,
-    /// Its number in the disk's partition table; `None` for a whole disk.
+    /// Its number in the disk's partition table; `None` for a whole disk and for what lies above.
     pub part: Option<u32>,
+    /// The name of a logical volume or an array, `/dev/GROUP/VOLUME` or `/dev/md/NAME`.
+    pub above: Option<String>,
     /// What it holds, if that is known.
     pub content: Option<Signature>,
     /// Its bytes.
@@ -23,30 +26,48 @@ pub struct DiskVolume {
     part_name: Option<String>,
 }
 
-/// The volumes of a disk, by where they start. Extended partitions are none: their parts are.
+/// The volumes of a disk: partitions by where they start, then arrays and logical volumes that can be read. Extended partitions are
+/// none: their parts are. Nor are the members of an array that can be read, as those of a mirror look like it.
 ///
 /// # Errors
 /// As [`examine`].
 pub fn volumes(parsing: Parsing, disk: usize, image: &Arc<dyn Backing>) -> Result<Vec<DiskVolume>, DiskError> {
-    let Disk { table, parts, content, .. } = examine(parsing, image)?;
-    if table.is_none() {
+    let examined = examine(parsing, image)?;
+    let found = above(parsing, &examined.pieces(image, ""))?.list;
+    let Disk { table, parts, content, .. } = examined;
+    let whole = table.is_none().then(|| {
         let backing = Arc::clone(image);
-        return Ok(vec![DiskVolume { disk, part: None, content, backing, part_id: None, part_name: None }]);
-    }
+        DiskVolume { disk, part: None, above: None, content, backing, part_id: None, part_name: None }
+    });
     let volume = |part: crate::Part| DiskVolume {
         disk,
         part: Some(part.number),
+        above: None,
         content: part.content,
         backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
         part_id: part.id,
         part_name: part.name,
     };
-    Ok(parts.into_iter().map(volume).collect())
+    let arrays = found.iter().filter(|volume| volume.is_array && volume.bytes.is_ok());
+    let members: HashSet<&str> = arrays.flat_map(|array| &array.on).map(String::as_str).collect();
+    let is_member =
+        |volume: &DiskVolume| members.contains(&*volume.part.map_or_else(String::new, |part| format!(":{part}")));
+    let mut volumes: Vec<_> = whole.into_iter().chain(parts.into_iter().map(volume)).collect();
+    volumes.retain(|volume| !is_member(volume));
+    volumes.extend(found.iter().filter_map(|volume| {
+        let (above, content) = (Some(volume.name.clone()), volume.content.clone());
+        let backing = Arc::clone(volume.bytes.as_ref().ok()?);
+        Some(DiskVolume { disk, part: None, above, content, backing, part_id: None, part_name: None })
+    }));
+    Ok(volumes)
 }
 
 impl DiskVolume {
-    /// The name that a guest with SCSI or SATA disks has for it: `/dev/sda1`.
+    /// The name that a guest with SCSI or SATA disks has for it: `/dev/sda1`, `/dev/vg/root`.
     pub fn name(&self) -> String {
+        if let Some(name) = &self.above {
+            return name.clone();
+        }
         let part = self.part.map_or_else(String::new, |part| part.to_string());
         format!("/dev/sd{}{part}", letters(self.disk))
     }
@@ -80,11 +101,24 @@ impl DiskVolume {
                 _ => false,
             };
         }
+        if let Some(own) = &self.above {
+            return is_name_above(own, name);
+        }
         match (self.part, name.parse::<u32>()) {
             (Some(part), Ok(wanted)) => self.disk == 0 && part == wanted,
             _ => device(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
         }
     }
+}
+
+/// Whether a name means the array or logical volume `own`: with or without `/dev/`, and as the device mapper writes it, with hyphens
+/// doubled and one between group and volume.
+fn is_name_above(own: &str, name: &str) -> bool {
+    let (own, name) = (own.strip_prefix("/dev/").unwrap_or(own), name.strip_prefix("/dev/").unwrap_or(name));
+    let Some((group, volume)) = own.split_once('/') else { return own == name };
+    let mapped = || format!("mapper/{}-{}", group.replace('-', "--"), volume.replace('-', "--"));
+    let is_number = group == "md" && volume.bytes().all(|byte| byte.is_ascii_digit());
+    own == name || mapped() == name || (is_number && name == format!("md{volume}"))
 }
 
 /// `a` for 0, `z` for 25, `aa` for 26: `sd_format_disk_name` of Linux's drivers/scsi/sd.c.
@@ -153,6 +187,7 @@ mod tests {
         let volume = DiskVolume {
             disk: 1,
             part: Some(12),
+            above: None,
             content: Some(content),
             backing,
             part_id: Some("0F3A-1".to_owned()),
@@ -194,6 +229,16 @@ mod tests {
         }
         let first = DiskVolume { disk: 0, ..volume };
         assert!(first.answers_to("12") && first.answers_to("sda12"));
+        let above = DiskVolume { part: None, above: Some("/dev/my-group/root".to_owned()), ..first };
+        for name in ["/dev/my-group/root", "my-group/root", "/dev/mapper/my--group-root", "LABEL=my root"] {
+            assert!(above.answers_to(name), "{name}");
+        }
+        assert!(
+            !above.answers_to("sda")
+                && !above.answers_to("/dev/mapper/my-group-root")
+                && above.name() == "/dev/my-group/root"
+        );
+        assert!(is_name_above("/dev/md/0", "/dev/md0") && is_name_above("/dev/md127", "md127"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile};
-pub use inarch_disk::{Disk, DiskError, Part, Signature, Table, TableKind};
+pub use inarch_disk::{Above, Disk, DiskError, Part, Signature, Table, TableKind, Volumes};
 use inarch_format::probe::{Found, probe};
 
 use crate::path_error::PathError;
@@ -36,28 +36,45 @@ pub enum ExamineError {
         /// What it is, and what to do.
         found: String,
     },
+    /// The volumes on the images cannot be read.
+    #[error(transparent)]
+    Volumes(DiskError),
     /// No thread could be confined to read it.
     #[error(transparent)]
     Thread(#[from] crate::source::OpenError),
 }
 
-/// Looks at the partition table of a raw disk image, and at what each partition holds. A thread that can do nothing else parses it.
+/// What is on some images.
+pub struct Examined {
+    /// The images, in the order of the paths.
+    pub disks: Vec<Disk>,
+    /// The volumes on all of them together.
+    pub volumes: Volumes,
+}
+
+/// Looks at the partition tables of raw disk images, at what each partition holds, and at the volumes that lie on them: one
+/// may lie on several images. A thread that can do nothing else parses them.
 ///
 /// # Errors
 /// See [`ExamineError`].
-pub fn examine(path: &Path) -> Result<Disk, ExamineError> {
-    let image = open(path)?;
-    let found = parse(|parsing| {
-        let disk = inarch_disk::examine(parsing, &image)?;
-        // A container has neither a table nor a file system at its start.
-        let is_empty = disk.table.is_none() && disk.content.is_none();
-        let other = if is_empty { probe(parsing, &*image).ok() } else { None };
-        Ok((disk, other))
-    })?;
-    match found.map_err(|error| ExamineError::Disk { path: path.to_owned(), error })? {
-        (_, Some(Found::Other(found))) => Err(ExamineError::Container { path: path.to_owned(), found }),
-        (disk, _) => Ok(disk),
-    }
+pub fn examine(paths: &[PathBuf]) -> Result<Examined, ExamineError> {
+    let images = paths.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
+    parse(|parsing| {
+        let (mut disks, mut pieces) = (Vec::new(), Vec::new());
+        for (path, image) in paths.iter().zip(&images) {
+            let fail = |error| ExamineError::Disk { path: path.clone(), error };
+            let disk = inarch_disk::examine(parsing, image).map_err(fail)?;
+            // A container has neither a table nor a file system at its start.
+            let is_empty = disk.table.is_none() && disk.content.is_none();
+            if is_empty && let Ok(Found::Other(found)) = probe(parsing, &**image) {
+                return Err(ExamineError::Container { path: path.clone(), found });
+            }
+            pieces.extend(disk.pieces(image, &shown(path)));
+            disks.push(disk);
+        }
+        let volumes = inarch_disk::above(parsing, &pieces).map_err(ExamineError::Volumes)?;
+        Ok(Examined { disks, volumes })
+    })?
 }
 
 fn open(path: &Path) -> Result<Arc<dyn Backing>, ExamineError> {

@@ -88,3 +88,60 @@ fn or_refused_in_one_line() {
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "0 B, no partition table and no known content\n");
 }
+
+/// A guest's disk with a partition that is a physical volume, and a second disk that is one as a whole: lvm2 makes the group, without the
+/// device mapper. The first extents of `root` hold an ext4. `lvs` prints its view.
+const GROUP: &str = "truncate -s 70M disk.img; truncate -s 64M more.img
+    printf 'label: gpt\\nsize=64M,type=V\\n' | /sbin/sfdisk -q disk.img
+    first=$(losetup -f --show -o 1M --sizelimit 64M disk.img); second=$(losetup -f --show more.img)
+    trap 'losetup -d $first $second' EXIT
+    cat > config <<END
+devices { filter=[\"a|^$first\\$|\",\"a|^$second\\$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 }
+global { locking_dir=\"$PWD/lock\" use_lvmpolld=0 } backup { backup=0 archive=0 } activation { monitoring=0 udev_sync=0 udev_rules=0 }
+END
+    lvm() { word=$1; shift; command lvm $word --config \"$(cat config)\" --driverloaded n \"$@\" 2>> log; }
+    lvm pvcreate -y $first $second > /dev/null
+    lvm vgcreate my-vg $first $second > /dev/null
+    lvm lvcreate -an -Zn -l 5 -n root my-vg $first > /dev/null
+    lvm lvcreate -an -Zn -l 6 -i 2 -I 64 -n data my-vg > /dev/null
+    mkdir -p tree/etc; echo 'ID=guest' > tree/etc/os-release
+    truncate -s 20M fs; /sbin/mke2fs -q -t ext4 -d tree -L root fs
+    dd if=fs of=$first bs=1M seek=1 status=none
+    lvm lvs --noheadings --units b --nosuffix --separator ' ' -o lv_name,lv_size,lv_uuid,lv_layout my-vg";
+
+#[test]
+fn with_their_logical_volumes() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: with_their_logical_volumes: lvm2 takes devices only, and only root makes them of files");
+    }
+    let dir = scratch();
+    let listed = host("sh", &["-ec", GROUP], dir.path());
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let output = inarch(["disk", "list", "--json", &at("disk.img"), &at("more.img")]);
+    assert_status(&output, 0);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let volumes = told["volumes"].as_array().unwrap();
+    assert_eq!((volumes.len(), lines.len()), (2, 2));
+    for line in &lines {
+        let volume = volumes.iter().find(|volume| volume["name"] == format!("/dev/my-vg/{}", line[0])).unwrap();
+        assert_eq!([volume["size"].to_string(), volume["id"].as_str().unwrap().to_owned()], [line[1], line[2]]);
+        assert_eq!(volume["layout"], line[3]);
+    }
+    let root = volumes.iter().find(|volume| volume["name"] == "/dev/my-vg/root").unwrap();
+    let ours = ["format", "label", "uuid"].map(|field| root[field].as_str().map(str::to_owned));
+    assert_eq!(ours, blkid(&dir.path().join("fs"), 0, 20 << 20));
+    assert_eq!(root["on"], serde_json::json!([at("disk.img") + ":1"]));
+
+    // One disk alone has what lies on it, and says what does not.
+    let output = inarch(["disk", "list", &at("disk.img")]);
+    assert_status(&output, 0);
+    let said = crate::support::stderr(&output);
+    assert!(said.contains("my-vg: physical volume") && said.contains("/dev/my-vg/data cannot be read"), "{said}");
+    assert!(stdout(&output).contains("/dev/my-vg/root"));
+    for name in ["/dev/my-vg/root", "my-vg/root", "/dev/mapper/my--vg-root", "LABEL=root"] {
+        let output = inarch(["disk", "cat", &format!("{}:{name}", at("disk.img")), "/etc/os-release"]);
+        assert_status(&output, 0);
+        assert_eq!(stdout(&output), "ID=guest\n", "{name}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Volume groups of LVM2: the labels of physical volumes, the text that describes a group, and where the bytes of its
+//! logical volumes are.
+//!
+//! Linear and striped volumes are read, and mirrors from one copy. Others are listed with the reason why they are not.
+
+mod group;
+mod label;
+mod map;
+mod text;
+
+use std::collections::{HashMap, HashSet};
+
+use group::Group;
+#[cfg(test)]
+pub use label::checksum;
+
+use crate::DiskError;
+use crate::above::{Above, Piece, Volumes};
+
+/// The most bytes of text that are read of all physical volumes.
+const MOST_TEXT: usize = 64 << 20;
+
+/// Adds the logical volumes of the groups on `pieces`.
+pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> {
+    // Pieces by the identifiers of their physical volumes.
+    let mut physical: HashMap<String, &Piece> = HashMap::new();
+    // Groups in the order in which they are found.
+    let mut groups: Vec<Group> = Vec::new();
+    let (mut known, mut read) = (HashSet::new(), 0);
+    for piece in pieces {
+        let Some(label) = label::label(&*piece.backing, &piece.name, &mut found.notes)? else { continue };
+        if let Some(first) = physical.get(&label.id) {
+            let (name, first) = (&piece.name, &first.name);
+            found
+                .notes
+                .push(format!("{name}: it has the identifier of the LVM physical volume on {first}; it is left out"));
+            continue;
+        }
+        physical.insert(label.id.clone(), piece);
+        for text in label::texts(&*piece.backing, &label, &piece.name, &mut found.notes)? {
+            // Every physical volume of a group has the same text, as a rule.
+            if known.contains(&text) {
+                continue;
+            }
+            read += text.len();
+            if read > MOST_TEXT {
+                found.notes.push(format!("{}: this is too much LVM metadata; it is left out", piece.name));
+                break;
+            }
+            match text::parse(&text)
+                .map_err(|error| format!("cannot be understood at {error}"))
+                .and_then(|whole| Group::of(&whole))
+            {
+                Ok(group) => add(group, &mut groups),
+                Err(what) => found.notes.push(format!("{}: the LVM metadata {what}", piece.name)),
+            }
+            known.insert(text);
+        }
+    }
+    let mut names = HashSet::new();
+    for group in &groups {
+        // One name may be that of two groups, of two machines.
+        let name = if names.insert(&group.name) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
+        show(group, &name, &physical, found);
+    }
+    Ok(())
+}
+
+/// Keeps the newest description of each group.
+fn add(group: Group, groups: &mut Vec<Group>) {
+    match groups.iter_mut().find(|other| other.id == group.id) {
+        Some(other) if other.sequence < group.sequence => *other = group,
+        Some(_) => {}
+        None => groups.push(group),
+    }
+}
+
+/// Adds the logical volumes of a group that users see.
+fn show(group: &Group, name: &str, physical: &HashMap<String, &Piece>, found: &mut Volumes) {
+    let mut missing: Vec<_> = group.physical.values().filter(|volume| !physical.contains_key(&volume.id)).collect();
+    missing.sort_by_key(|volume| &volume.id);
+    for volume in missing {
+        found.notes.push(format!("volume group {name}: {volume} is missing"));
+    }
+    if group.left_out > 0 {
+        let count = group.left_out;
+        found.notes.push(format!(
+            "volume group {name}: logical volumes that LVM does not allow, or too many: {count} left out"
+        ));
+    }
+    let bytes = map::volumes(group, physical);
+    for volume in group.logical.iter().filter(|volume| volume.is_visible) {
+        let made = bytes.get(volume.name.as_str()).cloned();
+        let (bytes, on) = match made {
+            Some(Ok(made)) => (Ok(made.bytes), made.on.into_iter().collect()),
+            Some(Err(why)) => (Err(why), Vec::new()),
+            None => (Err("it lies on itself, or on too many volumes above each other".to_owned()), Vec::new()),
+        };
+        found.list.push(Above {
+            name: format!("/dev/{name}/{}", volume.name),
+            layout: volume.layout.clone(),
+            size: volume.extents.saturating_mul(group.extent),
+            id: volume.id.clone(),
+            on,
+            content: None,
+            is_array: false,
+            bytes,
+        });
+    }
+}
