@@ -113,8 +113,11 @@ impl Sparse {
         self.put(at + checksum as u64, &crc.to_le_bytes());
     }
 
-    /// Makes the checksums of a block right again, whatever is in it.
+    /// Makes the checksums of a block right again, whatever is in it; version 4 has none.
     pub fn seal_block(&mut self, number: u64, block_size: u64, inode_size: u64) {
+        if self.bytes(100, 2)[1] & 0xF != 5 {
+            return;
+        }
         for at in (number * BLOCK..(number + 1) * BLOCK).step_by(block_size as usize) {
             let head = self.bytes(at, 12);
             match (&head[..4], &head[8..10]) {

@@ -97,7 +97,7 @@ fn attributes_of_both_versions_are_read() {
         commands.push(format!("inode {}", ino(b"many")));
         commands.extend((0..300).map(|i| format!("attr_set -v {} name-{i}", 1 + i * 11)));
         let file = scratch.path("commands");
-        fs::write(&file, commands.join("\n")).unwrap();
+        fs::write(&file, commands.join("\n") + "\n").unwrap();
         run(Command::new("/usr/sbin/xfs_db").arg("-x").arg(&image).stdin(File::open(&file).unwrap()));
         let opened = open(&image);
         let xattrs = |name: &[u8]| {
@@ -116,8 +116,6 @@ fn attributes_of_both_versions_are_read() {
         assert!(xattrs(b"few") == few);
         let mut many: Vec<_> = (0..300).map(|i| (format!("user.name-{i}").into_bytes(), value(1 + i * 11))).collect();
         many.sort();
-        let found = xattrs(b"many");
-        let differs = found.iter().zip(&many).find(|(a, b)| a != b);
-        assert!(found == many, "{} {:?}", found.len(), differs);
+        assert!(xattrs(b"many") == many);
     }
 }
