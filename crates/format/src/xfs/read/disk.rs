@@ -6,6 +6,7 @@ use std::sync::Arc;
 use inarch_block::Backing;
 use inarch_volume::{Pages, VolumeError};
 
+use super::replay::Replayed;
 use super::{damaged, unreadable};
 use crate::xfs::NAME;
 use crate::xfs::spec::seal::{Seal, checksum_matches};
@@ -34,19 +35,36 @@ pub(super) struct Disk {
     pub(super) is_sealed: bool,
     pub(super) uuid: [u8; 16],
     pub(super) has_types: bool,
+    /// The view of the log's changes, if this is one.
+    replayed: Option<Arc<Replayed>>,
 }
 
 impl Disk {
-    /// Reads the superblock and checks what everything else depends on. Salvaged damage becomes a note.
+    /// The file system of an image as it is.
     pub(super) fn new(backing: Arc<dyn Backing>, damage: Damage, notes: &mut Vec<String>) -> Result<Disk, ReadError> {
+        Disk::read(backing, None, damage, notes)
+    }
+
+    /// The file system with its log replayed.
+    pub(super) fn replayed(view: Arc<Replayed>, damage: Damage, notes: &mut Vec<String>) -> Result<Disk, ReadError> {
+        Disk::read(Arc::clone(&view) as _, Some(view), damage, notes)
+    }
+
+    /// Reads the superblock and checks what everything else depends on. Salvaged damage becomes a note.
+    fn read(
+        backing: Arc<dyn Backing>,
+        replayed: Option<Arc<Replayed>>,
+        damage: Damage,
+        notes: &mut Vec<String>,
+    ) -> Result<Disk, ReadError> {
         let pages = Pages::new(backing, PAGES);
         let of_volume = |error| ReadError::of_volume(NAME, error);
         let head: [u8; 512] = pages.array(0).map_err(of_volume)?;
         let superblock = Superblock::parse(&head)
             .ok_or_else(|| unreadable("there is no superblock (the magic number is missing)"))?;
-        let disk = Disk::with_geometry(pages, superblock).map_err(unreadable)?;
+        let disk = Disk { replayed, ..Disk::with_geometry(pages, superblock).map_err(unreadable)? };
         let mut found = |reason: &str| damage.or_refuse(NAME, reason.to_owned()).map(|reason| notes.push(reason));
-        if disk.is_sealed {
+        if disk.is_sealed && !disk.is_replayed(0, 1) {
             let mut sector = vec![0; disk.superblock.sector_size.get().into()];
             disk.pages.read(0, &mut sector).map_err(of_volume)?;
             if !checksum_matches(&sector, CHECKSUM) {
@@ -108,6 +126,7 @@ impl Disk {
             is_sealed: sb.is_sealed(),
             uuid: sb.metadata_uuid(),
             has_types: sb.has_types(),
+            replayed: None,
             superblock: sb,
         })
     }
@@ -143,15 +162,25 @@ impl Disk {
         self.pages.read(first.saturating_mul(self.block_size), out)
     }
 
-    /// Checks a block of metadata of the inode `owner`, which starts at block `first`.
-    pub(super) fn check(&self, seal: Seal, block: &[u8], first: u64, owner: u64) -> Result<(), VolumeError> {
+    /// Checks metadata of the inode `owner`, which is in `blocks`.
+    pub(super) fn check(&self, seal: Seal, bytes: &[u8], blocks: &[u64], owner: u64) -> Result<(), VolumeError> {
         if !self.is_sealed {
             return Ok(());
         }
-        match seal.flaw(block, first * self.block_size, &self.uuid, owner) {
+        let is_replayed = blocks.iter().any(|block| self.is_replayed(block * self.block_size, self.block_size));
+        if !is_replayed && !checksum_matches(bytes, seal.checksum) {
+            return Err(damaged("has a wrong checksum"));
+        }
+        let at = blocks.first().copied().unwrap_or_default() * self.block_size;
+        match seal.flaw(bytes, at, &self.uuid, owner) {
             Some(flaw) => Err(damaged(flaw)),
             None => Ok(()),
         }
+    }
+
+    /// Whether any of these bytes come from the log: the kernel computes their checksum when it writes them back.
+    pub(super) fn is_replayed(&self, at: u64, length: u64) -> bool {
+        self.replayed.as_ref().is_some_and(|replayed| replayed.covers(at, length))
     }
 
     /// Blocks for files: all but those of a log within.

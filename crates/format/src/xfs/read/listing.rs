@@ -94,8 +94,7 @@ impl Listing<'_> {
             }
             self.disk.read_blocks(*block, part)?;
         }
-        let first = blocks.first().copied().unwrap_or_default();
-        self.disk.check(seal, &bytes, first, self.inode.ino)?;
+        self.disk.check(seal, &bytes, &blocks, self.inode.ino)?;
         Ok(bytes)
     }
 

@@ -10,46 +10,43 @@ use super::damaged;
 use super::disk::Disk;
 use crate::xfs::spec::log::{BLOCK, MAX_RECORD, Record, cycle, is_unmount};
 
-/// What is in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// Nothing that is not where it belongs.
-    Clean,
-    /// Changes that are not in the file system yet.
-    Dirty,
-    /// It is on a device of its own.
-    Elsewhere,
-}
-
-struct Ring<'a> {
+/// The log within the file system.
+pub(super) struct Ring<'a> {
     disk: &'a Disk,
     /// Where it starts, in bytes.
     start: u64,
     /// In blocks.
-    length: u64,
+    pub(super) length: u64,
 }
 
-/// Looks at the end of the log.
-pub(super) fn state(disk: &Disk) -> Result<State, VolumeError> {
-    let sb = &disk.superblock;
-    if sb.log_start.get() == 0 {
-        return Ok(State::Elsewhere);
+impl<'a> Ring<'a> {
+    /// `None` if it is elsewhere.
+    pub(super) fn new(disk: &'a Disk) -> Result<Option<Ring<'a>>, VolumeError> {
+        let sb = &disk.superblock;
+        if sb.log_start.get() == 0 {
+            return Ok(None);
+        }
+        let blocks = u64::from(sb.log_blocks.get());
+        let first = disk.block(sb.log_start.get(), blocks).filter(|_| blocks > 0);
+        let first = first.ok_or_else(|| damaged("lies beyond the file system's end"))?;
+        Ok(Some(Ring { disk, start: first * disk.block_size, length: blocks * disk.block_size / BLOCK }))
     }
-    let blocks = u64::from(sb.log_blocks.get());
-    let first = disk.block(sb.log_start.get(), blocks).filter(|_| blocks > 0);
-    let first = first.ok_or_else(|| damaged("the log lies beyond the file system's end"))?;
-    let ring = Ring { disk, start: first * disk.block_size, length: blocks * disk.block_size / BLOCK };
-    let head = ring.head()?;
-    Ok(if ring.is_unmounted(head)? { State::Clean } else { State::Dirty })
-}
 
-impl Ring<'_> {
-    fn block(&self, number: u64) -> Result<[u8; BLOCK as usize], VolumeError> {
+    pub(super) fn block(&self, number: u64) -> Result<[u8; BLOCK as usize], VolumeError> {
         self.disk.pages.array(self.start + number % self.length * BLOCK)
     }
 
+    /// The bytes of some blocks; `count` is that of a record at most.
+    pub(super) fn blocks(&self, number: u64, count: u64) -> Result<Vec<u8>, VolumeError> {
+        let mut bytes = Vec::new();
+        for number in number..number + count.min(2 * MAX_RECORD / BLOCK) {
+            bytes.extend_from_slice(&self.block(number)?);
+        }
+        Ok(bytes)
+    }
+
     /// The block after the newest one.
-    fn head(&self) -> Result<u64, VolumeError> {
+    pub(super) fn head(&self) -> Result<u64, VolumeError> {
         let last = cycle(&self.block(self.length - 1)?);
         if cycle(&self.block(0)?) == last {
             return Ok(0);
@@ -66,16 +63,24 @@ impl Ring<'_> {
         Ok(older)
     }
 
-    /// Whether the record before `head` is that of an unmount. No record is longer than 256 KiB.
-    fn is_unmounted(&self, head: u64) -> Result<bool, VolumeError> {
-        for back in 1..=(2 * MAX_RECORD / BLOCK).min(self.length) {
-            let number = head + self.length - back;
-            let Some(record) = Record::parse(&self.block(number)?) else { continue };
-            if record.operations != 1 || record.header_blocks + record.blocks != back {
-                return Ok(false);
+    /// The newest header of a record before `head`. What is written at once has at most eight of the longest records.
+    pub(super) fn last_record(&self, head: u64) -> Result<Option<Record>, VolumeError> {
+        for back in 1..=(8 * MAX_RECORD / BLOCK).min(self.length) {
+            let number = (head + self.length - back) % self.length;
+            let record = Record::parse(&self.block(number)?);
+            if let Some(record) = record.filter(|record| u64::from(record.block) == number) {
+                return Ok(Some(record));
             }
-            return Ok(is_unmount(&self.block(number + record.header_blocks)?));
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Whether the newest record is that of an unmount: nothing is in the log that is not where it belongs.
+    pub(super) fn is_clean(&self) -> Result<bool, VolumeError> {
+        let head = self.head()?;
+        let Some(record) = self.last_record(head)? else { return Ok(false) };
+        let number = u64::from(record.block);
+        let ends_there = (number + record.header_blocks + record.blocks) % self.length == head;
+        Ok(record.operations == 1 && ends_there && is_unmount(&self.block(number + record.header_blocks)?))
     }
 }

@@ -160,7 +160,7 @@ impl Mapper<'_> {
         self.disk.read_blocks(block, &mut bytes)?;
         let node = Node::block(&bytes, self.disk.is_sealed).filter(|node| node.level == level);
         let node = node.ok_or_else(|| damaged(format!("is none: {block}")))?;
-        self.disk.check(seal::EXTENTS, &bytes, block, self.ino)?;
+        self.disk.check(seal::EXTENTS, &bytes, &[block], self.ino)?;
         match level {
             0 => self.leaf(node.extents(), range),
             _ => self.node(node, range)?,

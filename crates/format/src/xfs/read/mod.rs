@@ -18,6 +18,7 @@ mod listing;
 mod log;
 mod mapping;
 mod pass;
+mod replay;
 mod volume;
 mod xattrs;
 

@@ -37,12 +37,38 @@ impl Pass for EveryNode<'_> {
         let inode = Inode::read(disk, directory.0)?;
         let mut listing = Listing { disk, inode: &inode, claims: &mut self.claims };
         listing.each(0, &mut |item| {
-            take(item);
+            take(match item {
+                Item::Lost(loss) => Item::Lost(self.volume.explained_loss(loss)),
+                entry => entry,
+            });
             true
         })
     }
 
     fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
+        let result = self.all_facts(node, facts);
+        let losses = facts.losses.drain(..).map(|loss| self.volume.explained_loss(loss)).collect();
+        facts.losses = losses;
+        result.map_err(|error| match error {
+            VolumeError::Damaged(reason) => VolumeError::Damaged(self.volume.explained(reason)),
+            other => other,
+        })
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        let (count, set) = self.chattr;
+        if count == 0 {
+            return Vec::new();
+        }
+        let letters: String =
+            flags::OF_CHATTR.iter().filter(|(flag, _)| set & flag != 0).map(|(_, letter)| *letter).collect();
+        let files = counted(count, "file or directory has", "files and directories have");
+        vec![format!("{files} attributes of chattr ({letters}), which are not kept")]
+    }
+}
+
+impl EveryNode<'_> {
+    fn all_facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
         let volume = self.volume;
         let inode = Inode::read(&volume.disk, node.0)?;
         facts.attributes = inode.attributes(&volume.disk);
@@ -65,16 +91,5 @@ impl Pass for EveryNode<'_> {
         facts.losses.extend(lost);
         facts.xattrs = list;
         Ok(())
-    }
-
-    fn notes(&mut self) -> Vec<String> {
-        let (count, set) = self.chattr;
-        if count == 0 {
-            return Vec::new();
-        }
-        let letters: String =
-            flags::OF_CHATTR.iter().filter(|(flag, _)| set & flag != 0).map(|(_, letter)| *letter).collect();
-        let files = counted(count, "file or directory has", "files and directories have");
-        vec![format!("{files} attributes of chattr ({letters}), which are not kept")]
     }
 }

@@ -10,9 +10,10 @@ use inarch_volume::{Attributes, Item, Loss, Node, Pass, Statistics, Volume, Volu
 use super::disk::Disk;
 use super::inodes::Inode;
 use super::listing::Listing;
-use super::log::{self, State};
+use super::log::Ring;
 use super::mapping::{Claims, Run, map};
 use super::pass::EveryNode;
+use super::replay::{Replayed, replay};
 use super::{NAME, Unknown, backing, damaged, xattrs};
 use crate::xfs::spec::attribute::REMOTE_HEADER;
 use crate::xfs::spec::inode::{Format, flags};
@@ -28,6 +29,8 @@ const TARGET_MAGIC: [u8; 4] = *b"XSLM";
 pub(super) struct XfsVolume {
     pub(super) disk: Disk,
     backings: [Arc<dyn Backing>; 2],
+    /// Whether the log has changes that are not in the file system.
+    is_dirty: bool,
     notes: Vec<String>,
 }
 
@@ -35,25 +38,44 @@ impl XfsVolume {
     /// Reads and checks the superblock and the root, and looks whether the log is empty.
     pub(super) fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<XfsVolume, ReadError> {
         let mut notes = Vec::new();
-        let disk = Disk::new(Arc::clone(&image), damage, &mut notes)?;
-        match log::state(&disk) {
-            Ok(State::Clean) => {}
-            Ok(State::Dirty) => notes.push(
-                "it was not unmounted cleanly, and the journal was not replayed; last changes may be missing"
-                    .to_owned(),
-            ),
-            Ok(State::Elsewhere) => notes
-                .push("its journal is on another device and was not replayed; last changes may be missing".to_owned()),
-            Err(VolumeError::Damaged(reason)) => notes.push(damage.or_refuse(NAME, reason)?),
+        let mut disk = Disk::new(Arc::clone(&image), damage, &mut notes)?;
+        let mut is_dirty = false;
+        match replayed(&disk) {
+            Ok(None) => {}
+            Ok(Some(view)) => {
+                notes.clear();
+                // The superblock is in the log, too.
+                disk = Disk::replayed(Arc::new(view), damage, &mut notes)?;
+            }
+            Err(VolumeError::Damaged(reason)) => {
+                is_dirty = true;
+                notes.push(format!(
+                    "its journal {reason}, and was not replayed; last changes may be missing. The kernel or xfs_repair may \
+                     mend a copy"
+                ));
+            }
             Err(error) => return Err(ReadError::of_volume(NAME, error)),
         }
         let backings: [Arc<dyn Backing>; 2] = [Arc::clone(&image), Arc::new(Unknown(image.size()))];
-        let volume = XfsVolume { disk, backings, notes };
+        let volume = XfsVolume { disk, backings, is_dirty, notes };
         match volume.inode_of(volume.root(), FileType::Directory) {
             Ok(_) => Ok(volume),
             Err(VolumeError::WrongType) => Err(super::unreadable("its root is no directory")),
             Err(VolumeError::Damaged(reason)) => Err(super::unreadable(format!("its root {reason}"))),
             Err(error) => Err(ReadError::of_volume(NAME, error)),
+        }
+    }
+
+    /// What is wrong, with the journal as a possible reason.
+    pub(super) fn explained(&self, reason: String) -> String {
+        if self.is_dirty { format!("{reason} (the journal was not replayed)") } else { reason }
+    }
+
+    /// A loss with its reason explained, if it is damage.
+    pub(super) fn explained_loss(&self, loss: Loss) -> Loss {
+        match loss.is_damage {
+            true => Loss::damage(self.explained(loss.reason)),
+            false => loss,
         }
     }
 
@@ -100,8 +122,9 @@ impl XfsVolume {
             disk.read_blocks(block, &mut bytes)?;
             let part = match disk.is_sealed {
                 true => {
+                    let all: Vec<_> = (block..block + blocks).collect();
                     let about = |reason| damaged(format!("is a symlink with a block that {reason}"));
-                    disk.check(seal::REMOTE, &bytes, block, inode.ino).map_err(|error| match error {
+                    disk.check(seal::REMOTE, &bytes, &all, inode.ino).map_err(|error| match error {
                         VolumeError::Damaged(reason) => about(reason),
                         host => host,
                     })?;
@@ -174,6 +197,12 @@ impl XfsVolume {
         let mut claims = Claims::default();
         read(&mut Listing { disk: &self.disk, inode: &inode, claims: &mut claims })
     }
+}
+
+/// The file system with its log replayed, unless the log is empty.
+fn replayed(disk: &Disk) -> Result<Option<Replayed>, VolumeError> {
+    let ring = Ring::new(disk)?.ok_or_else(|| damaged("is on another device"))?;
+    if ring.is_clean()? { Ok(None) } else { replay(disk, &ring).map(Some) }
 }
 
 impl Volume for XfsVolume {

@@ -61,7 +61,7 @@ impl Collector<'_> {
         let mut pending = vec![0];
         while let Some(number) = pending.pop() {
             let block = match tolerate(self.block(number))? {
-                Ok((block, first)) => match tolerate(self.disk.check(seal::TREE, &block, first, self.ino))? {
+                Ok((block, first)) => match tolerate(self.disk.check(seal::TREE, &block, &[first], self.ino))? {
                     Ok(()) => block,
                     Err(reason) => {
                         self.lose(format!("has a block of extended attributes that {reason}"));
@@ -154,7 +154,7 @@ impl Collector<'_> {
             })?;
             let bytes = match self.disk.is_sealed {
                 true => {
-                    self.disk.check(seal::REMOTE, &block, at, self.ino)?;
+                    self.disk.check(seal::REMOTE, &block, &[at], self.ino)?;
                     if !block.starts_with(&REMOTE_MAGIC) {
                         return Err(damaged(format!("has a block that is none: {number}")));
                     }

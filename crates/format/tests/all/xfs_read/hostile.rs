@@ -13,6 +13,7 @@ use inarch_volume::{Item, Node, Volume, is_name};
 use vm_memory::VolatileSlice;
 
 use super::made::{Sparse, mkfs};
+use super::same::crashed;
 use crate::ext4_read::made::{can_mount, scratch};
 
 const BLOCK: u64 = 1024;
@@ -294,4 +295,47 @@ fn checksums_are_checked() {
             assert!(open(&image, Damage::Salvaged).unwrap().notes.iter().any(|note| note.contains("wrong checksum")));
         }
     }
+}
+
+/// Random bytes in a journal that is to be replayed, whose records have no checksums any more.
+#[test]
+fn every_damage_to_a_journal_is_survived() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = scratch();
+    let path = scratch.path("image");
+    crashed(&path, 48, &["-b", "size=1024", "-d", "agcount=2"], |_| {});
+    let base = base(&path, 512);
+    let mut image = base.image.clone();
+    let log = base.block(base.number(48, 8));
+    let end = log + base.number(96, 4) * BLOCK;
+    let heads: Vec<u64> =
+        (log..end).step_by(512).filter(|at| image.bytes(*at, 4) == [0xFE, 0xED, 0xBA, 0xBE]).collect();
+    heads.iter().for_each(|at| image.put(at + 32, &[0; 4]));
+    let whole = open(&image, Damage::Refused).unwrap();
+    assert!(heads.len() > 3 && whole.notes.is_empty() && whole.tree.inode_count() > 350);
+    let last = heads.last().unwrap() + (64 << 10);
+    let (mut state, mut opened) = (7u64, 0);
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for round in 0..600 {
+        let mut image = image.clone();
+        for _ in 0..1 + round % 3 {
+            // Half of them in a header, whose first bytes matter most.
+            let at = match round % 2 {
+                0 => heads[random(heads.len() as u64) as usize] + random(64),
+                _ => log + random(last.min(end) - log),
+            };
+            let value = [0, 1, 0x7F, 0xFF, random(256) as u8][random(5) as usize];
+            image.put(at, &vec![value; 1 + random(4) as usize]);
+        }
+        if let Ok(salvaged) = open(&image, Damage::Salvaged) {
+            opened += 1;
+            read_everything(&salvaged);
+        }
+    }
+    assert!(opened > 300, "{opened}");
 }

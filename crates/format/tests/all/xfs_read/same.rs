@@ -136,23 +136,65 @@ fn deep_indexes_and_deep_extent_trees() {
     assert_eq!(assert_as_mounted(&image), [""; 0]);
 }
 
-/// What was not written back before a crash is only in the journal.
+/// Makes a file system whose changes are in its journal, as after a crash.
+pub fn crashed(image: &Path, megabytes: u64, options: &[&str], fill: impl Fn(&Path)) {
+    mkfs(image, megabytes, options);
+    let mount = Mount::new(image, "loop").unwrap();
+    fill(&mount.0);
+    rustix::fs::syncfs(File::open(&mount.0).unwrap()).unwrap();
+    // What is in the journal now is all that there will be of it.
+    fs::create_dir_all(mount.0.join("late/deep")).unwrap();
+    for i in 0..700 {
+        symlink("somewhere", mount.0.join(format!("late/a link with a long name {i}"))).unwrap();
+    }
+    fs::rename(mount.0.join("late/deep"), mount.0.join("deep")).unwrap();
+    for i in (0..700).step_by(2) {
+        fs::remove_file(mount.0.join(format!("late/a link with a long name {i}"))).unwrap();
+    }
+    rustix::fs::setxattr(mount.0.join("deep"), "user.late", &[3; 2000], XattrFlags::empty()).unwrap();
+    run(Command::new("/usr/sbin/xfs_io").args(["-x", "-c", "shutdown -f"]).arg(&mount.0));
+}
+
+/// What was not written back before a crash is in the journal: our reader finds what the kernel recovers.
 #[test]
-fn a_journal_that_was_not_replayed_is_told() {
+fn a_journal_is_replayed_as_by_the_kernel() {
     if !can_mount() {
         return;
     }
     let scratch = scratch();
-    let (image, copy) = (scratch.path("image"), scratch.path("copy"));
-    mkfs(&image, 320, &[]);
-    let mount = Mount::new(&image, "loop").unwrap();
-    fs::write(mount.0.join("file"), b"content").unwrap();
-    File::open(&mount.0).unwrap().sync_all().unwrap();
-    fs::copy(&image, &copy).unwrap();
-    drop(mount);
-    assert_eq!(open(&image).notes, [""; 0]);
-    let notes = open(&copy).notes;
-    assert!(notes.iter().any(|note| note.contains("the journal was not replayed")), "{notes:?}");
+    let kinds: [&[&str]; 4] =
+        [&[], &["-b", "size=1024"], &["-n", "size=16384", "-i", "size=1024"], &["-l", "su=65536"]];
+    for (i, options) in kinds.iter().enumerate() {
+        let (image, recovered) = (scratch.path(&format!("image-{i}")), scratch.path(&format!("recovered-{i}")));
+        crashed(&image, 320, options, |at| {
+            fill(at);
+            fill_more(at);
+            fill_pieces(at, 300);
+        });
+        fs::copy(&image, &recovered).unwrap();
+        drop(Mount::new(&recovered, "loop").unwrap());
+        let before = fs::read(&image).unwrap();
+        let ours = open(&image);
+        let mount = Mount::new(&recovered, "loop,ro").unwrap();
+        let theirs = Arc::new(scan(&mount.0, &ScanOptions::default()).unwrap().tree);
+        let files = HostFiles::new(File::open(&mount.0).unwrap().into(), theirs.clone(), 16);
+        assert_same(&ours.tree, &*ours.content, &theirs, &files);
+        questions(&image, &ours.tree);
+        assert_eq!(ours.notes, [""; 0]);
+        assert!(ours.tree.lookup(b"deep").is_some());
+        assert!(fs::read(&image).unwrap() == before, "the image was written to");
+    }
+}
+
+/// A journal on another device cannot be replayed.
+#[test]
+fn a_journal_that_was_not_replayed_is_told() {
+    let scratch = scratch();
+    let (image, journal) = (scratch.path("image"), scratch.path("journal"));
+    File::create(&journal).unwrap().set_len(64 << 20).unwrap();
+    mkfs(&image, 320, &["-l", &format!("logdev={},size=32m", journal.display())]);
+    let notes = open(&image).notes;
+    assert!(notes.len() == 1 && notes[0].contains("was not replayed; last changes may be missing"), "{notes:?}");
 }
 
 /// Attributes of chattr(1), which a tree does not have, are told.
