@@ -1,7 +1,7 @@
 //! Reads XFS: on demand as a volume, or at once as a tree.
 //!
-//! 1. `disk` checks the superblock and knows where blocks and inodes are; `log` tells whether the log has changes that are
-//!    not where they belong yet. It is not replayed.
+//! 1. `disk` checks the superblock and knows where blocks and inodes are. `log` tells whether the log has changes that are not
+//!    where they belong yet, and `replay` shows the image as the kernel would after replaying them. Nothing is written.
 //! 2. `volume` answers questions about one node, and `pass` about all of them during a walk. `inodes` reads inodes,
 //!    `mapping` the places of blocks, `listing` and `index` the names of a directory, `xattrs` extended attributes.
 //! 3. Content stays where it is: a file is a list of byte ranges of the image.
@@ -60,7 +60,7 @@ pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<TreeAndContent,
     open_with(parsing, image, Damage::Refused)
 }
 
-/// Opens an image for reading on demand: reads and checks only the superblock, the end of the log and the root.
+/// Opens an image for reading on demand: reads and checks only the superblock, the log and the root.
 pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(XfsVolume::open(image, damage)?))
 }

@@ -29,13 +29,13 @@ const TARGET_MAGIC: [u8; 4] = *b"XSLM";
 pub(super) struct XfsVolume {
     pub(super) disk: Disk,
     backings: [Arc<dyn Backing>; 2],
-    /// Whether the log has changes that are not in the file system.
+    /// Whether the log has changes that could not be replayed.
     is_dirty: bool,
     notes: Vec<String>,
 }
 
 impl XfsVolume {
-    /// Reads and checks the superblock and the root, and looks whether the log is empty.
+    /// Reads and checks the superblock and the root, and replays the log unless it is empty.
     pub(super) fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<XfsVolume, ReadError> {
         let mut notes = Vec::new();
         let mut disk = Disk::new(Arc::clone(&image), damage, &mut notes)?;
