@@ -38,6 +38,7 @@ mod spool;
 pub mod squashfs;
 pub mod tar;
 mod walk;
+pub mod xfs;
 
 pub use host::{Accounts, Host, ThisHost};
 pub use notes::counted;

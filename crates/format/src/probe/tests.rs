@@ -56,7 +56,6 @@ fn names_are_the_right_ones() {
         (512, b"EFI PART", "GPT"),
         (4096, b"EFI PART", "GPT"),
         (0x10040, b"_BHRfS_M", "Btrfs"),
-        (0, b"XFSB", "XFS"),
         (0x8001, b"CD001", "ISO 9660"),
         (3, b"NTFS    ", "NTFS"),
         (3, b"EXFAT   ", "exFAT"),

@@ -33,3 +33,4 @@ mod tar_writes;
 mod volumes_agree;
 mod volumes_hostile;
 mod volumes_read_little;
+mod xfs_read;

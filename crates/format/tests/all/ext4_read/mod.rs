@@ -4,4 +4,4 @@ mod hostile;
 mod journals;
 pub mod made;
 mod planned;
-mod same;
+pub mod same;
