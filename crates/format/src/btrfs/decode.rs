@@ -28,13 +28,16 @@ impl Method {
     }
 
     /// Decompresses into `out` as much as there is room for, and returns how much it is. An extent at a file's end has
-    /// fewer bytes than its sectors; the rest are zeros.
+    /// fewer bytes than its sectors; the rest become zeros.
     pub(super) fn decompress(self, input: &[u8], out: &mut [u8], sector: usize) -> Option<usize> {
-        match self {
+        let filled = match self {
             Method::Zlib => zlib(input, out),
             Method::Lzo => lzo::decompress(input, out, sector),
             Method::Zstd => zstandard(input, out),
-        }
+        }?;
+        // Decoders may write more than they say.
+        out.get_mut(filled..)?.fill(0);
+        Some(filled)
     }
 }
 

@@ -235,6 +235,12 @@ impl Builder {
         put(0x90, &4096u32.to_le_bytes());
         put(0x94, &(NODE as u32).to_le_bytes());
         put(0xa4, &GENERATION.to_le_bytes());
+        // For btrfs-progs: bytes in use, the sizes of a leaf and a stripe, the device's size and file system.
+        put(0x78, &(200u64 << 10).to_le_bytes());
+        put(0x98, &(NODE as u32).to_le_bytes());
+        put(0x9c, &4096u32.to_le_bytes());
+        put(0xd1, &size.to_le_bytes());
+        put(0xc9 + 82, &FSID);
         put(0xc6, &[root.1, chunks.1]);
         put(0xc9, &1u64.to_le_bytes());
         let array = [bytes_of((256, kind::CHUNK, 0)), chunk(size, 0)].concat();
@@ -349,7 +355,10 @@ pub fn sample(packed: &[(u8, Vec<u8>)]) -> Made {
     let mut below = Directory::new(256, 256);
     below.add(b"inner", 257, 1, vec![file(5), (kind::EXTENT, 0, inline(5, 0, b"inner"))]);
     let below = b.tree(&sorted(below.items));
+    // btrfs-progs want a tree of devices.
+    let devices = b.tree(&[]);
     let roots = vec![
+        ((4, kind::ROOT, 0), root_item(devices)),
         ((5, kind::ROOT, 0), root_item(top)),
         ((5, kind::ROOT_REF, 256), root_reference(256, b"below")),
         ((5, kind::ROOT_REF, 257), root_reference(256, b"snapshot")),

@@ -89,7 +89,7 @@ fn btrfs_progs_find_the_same_in_a_small_image() {
         "extent compression 3 (zstd)",
         "(256 ROOT_ITEM 18446744073709551615)",
     ] {
-        assert!(tree.contains(text), "{text}");
+        assert!(tree.contains(text), "{text}: {tree}");
     }
 }
 

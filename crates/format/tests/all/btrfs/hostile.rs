@@ -191,7 +191,8 @@ fn extents_that_overlap_or_are_too_long_are_refused() {
     for (extents, says) in [
         (vec![plain(0, 8192), plain(4096, 4096)], "overlap"),
         (vec![plain(0, 16_384)], "longer than what it refers to"),
-        (vec![(0, extent(200_704, u64::MAX, 4096, u64::MAX - 4096, 0, 0, 1))], "beyond"),
+        (vec![(0, extent((1 << 20) - 4096, u64::MAX, 0, u64::MAX, 0, 0, 1))], "in no chunk"),
+        (vec![(0, extent(200_704, u64::MAX, 4096, u64::MAX, 0, 0, 1))], "longer than what it refers to"),
         (vec![(4096, inline(5, 0, b"bytes"))], "where only a file's start may be"),
         (vec![(0, inline(500, 0, b"bytes"))], "longer than its item"),
         (vec![(0, extent(200_704, 4096, 0, 4096, 1 << 40, 3, 1))], "longer than 128 KiB"),
