@@ -59,12 +59,11 @@ fn every_damage_is_survived() {
         if round % 8 != 0 {
             made.seal();
         }
-        if round % 10 == 0 {
-            if let Ok(volume) =
+        if round % 10 == 0
+            && let Ok(volume) =
                 open_volume(Parsing::unconfined(), Arc::new(Bytes(made.image.clone())), Damage::Salvaged)
-            {
-                ask_for_everything(&*volume, made.image.len());
-            }
+        {
+            ask_for_everything(&*volume, made.image.len());
         }
         walked += usize::from(walk(made.image.clone(), Damage::Salvaged).is_ok());
         read_all(made.image);
