@@ -1,5 +1,6 @@
 //! What this reader finds in images of known bytes, and what btrfs-progs say of the same.
 
+use std::collections::HashMap;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use inarch_block::read_content;
 use inarch_confine::Parsing;
 use inarch_format::btrfs::{ReadOptions, open, open_volume};
-use inarch_format::{Damage, readers};
+use inarch_format::{Damage, ReadError, readers};
 use inarch_tree::FileType;
 use inarch_volume::Node;
 
-use super::build::{Made, sample, text};
+use super::build::{Made, SUPERBLOCK, sample, text};
 use crate::common::Scratch;
+use crate::common::compare::{Facts, assert_facts, facts_of_tree};
 use crate::erofs::Bytes;
+use crate::ext4_read::made::run;
 
 /// [`text`] of 128 KiB, compressed.
 pub(super) fn packed() -> Vec<(u8, Vec<u8>)> {
@@ -91,6 +94,72 @@ fn btrfs_progs_find_the_same_in_a_small_image() {
     ] {
         assert!(tree.contains(text), "{text}: {tree}");
     }
+}
+
+/// An image of `mkfs.btrfs` with a directory's files, and two copies of its metadata.
+fn of_mkfs(scratch: &Scratch) -> std::path::PathBuf {
+    let (source, image) = (scratch.path("source"), scratch.path("image"));
+    fs::create_dir(&source).unwrap();
+    for number in 0..300 {
+        fs::write(source.join(format!("{number}")), text(number * 20)).unwrap();
+    }
+    fs::File::create(&image).unwrap().set_len(120 << 20).unwrap();
+    run(Command::new("mkfs.btrfs").args(["-q", "-m", "dup", "-r"]).args([&source, &image]));
+    image
+}
+
+fn facts(image: &[u8], damage: Damage) -> Result<(Facts, Vec<String>), ReadError> {
+    let options = ReadOptions { damage, ..ReadOptions::default() };
+    let opened = open(Parsing::unconfined(), Arc::new(Bytes(image.to_vec())), &options)?;
+    Ok((facts_of_tree(&opened), opened.notes))
+}
+
+#[test]
+fn damage_to_one_of_two_copies_costs_nothing() {
+    let scratch = Scratch::new();
+    let mut image = fs::read(of_mkfs(&scratch)).unwrap();
+    let (whole, _) = facts(&image, Damage::Refused).unwrap();
+    assert_eq!(whole.len(), 301);
+    let uuid = image[SUPERBLOCK + 32..SUPERBLOCK + 48].to_vec();
+    // Blocks of trees with the same logical address are copies of one.
+    let mut copies = HashMap::<Vec<u8>, Vec<usize>>::new();
+    for at in (128 << 10..image.len()).step_by(16 << 10).filter(|at| image[at + 32..at + 48] == uuid) {
+        copies.entry(image[at + 48..at + 56].to_vec()).or_default().push(at);
+    }
+    let twice: Vec<_> = copies.into_values().filter(|places| places.len() == 2).collect();
+    assert!(twice.len() > 5);
+    for (number, places) in twice.iter().enumerate() {
+        image[places[number % 2] + 5000] ^= 1;
+    }
+    assert_facts(&facts(&image, Damage::Refused).unwrap().0, &whole);
+    for places in &twice {
+        places.iter().for_each(|at| image[at + 6000] ^= 1);
+    }
+    assert!(facts(&image, Damage::Refused).err().unwrap().to_string().contains("has a wrong checksum"));
+}
+
+#[test]
+fn a_damaged_superblock_is_refused_or_another_one_salvaged() {
+    let scratch = Scratch::new();
+    let mut image = fs::read(of_mkfs(&scratch)).unwrap();
+    let (whole, _) = facts(&image, Damage::Refused).unwrap();
+    image[SUPERBLOCK + 80] ^= 1;
+    let error = facts(&image, Damage::Refused).err().unwrap().to_string();
+    assert!(error.contains("the superblock at byte 65536 has a wrong checksum; --salvage"), "{error}");
+    let (salvaged, notes) = facts(&image, Damage::Salvaged).unwrap();
+    assert_facts(&salvaged, &whole);
+    assert!(notes.iter().any(|note| note.contains("its copy at byte 67108864 is used")), "{notes:?}");
+    image[(64 << 20) + 80] ^= 1;
+    assert!(facts(&image, Damage::Salvaged).err().unwrap().to_string().contains("no sound copy"));
+}
+
+#[test]
+fn a_changed_uuid_is_not_that_of_its_blocks() {
+    let scratch = Scratch::new();
+    let path = of_mkfs(&scratch);
+    let (whole, _) = facts(&fs::read(&path).unwrap(), Damage::Refused).unwrap();
+    run(Command::new("btrfstune").arg("-m").arg(&path));
+    assert_facts(&facts(&fs::read(&path).unwrap(), Damage::Refused).unwrap().0, &whole);
 }
 
 #[test]
