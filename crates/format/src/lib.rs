@@ -24,6 +24,8 @@
 
 mod archive;
 mod assemble;
+pub mod btrfs;
+mod cache;
 pub mod cpio;
 pub mod erofs;
 pub mod ext4;

@@ -24,11 +24,12 @@ const SOURCES: &str = "
     mke2fs -q -F -d tree t.ext4 16M 2>&1
     mkfs.erofs -E force-inode-extended t.erofs tree 2>&1
     mksquashfs tree t.squashfs -quiet -noappend -no-progress 2>&1
+    truncate -s 120M t.btrfs; /sbin/mkfs.btrfs -q -r tree t.btrfs 2>&1
     umoci init --layout layout && umoci new --image layout:tag && umoci unpack --image layout:tag bundle
     cp -a tree/. bundle/rootfs/ && umoci repack --image layout:tag bundle
     skopeo copy -q oci:layout:tag docker-archive:t.docker:name:tag";
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "tree",
     "t.tar",
     "t.tar.gz",
@@ -37,6 +38,7 @@ const NAMES: [&str; 12] = [
     "t.ext4",
     "t.erofs",
     "t.squashfs",
+    "t.btrfs",
     "oci:layout",
     "oci:layout:tag",
     "oci:t.docker",
@@ -105,7 +107,7 @@ fn whatever_it_comes_from() {
     ] {
         let expected = listing(dir, "tree", options, None);
         assert_ne!(expected, listing(dir, "tree", &[], None), "{options:?}");
-        for source in ["t.tar", "t.ext4", "t.erofs", "t.squashfs", "oci:layout"] {
+        for source in ["t.tar", "t.ext4", "t.erofs", "t.squashfs", "t.btrfs", "oci:layout"] {
             assert_eq!(listing(dir, source, options, None), expected, "{source} {options:?}");
         }
     }

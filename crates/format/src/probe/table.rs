@@ -115,7 +115,6 @@ pub(super) const OTHERS: &[Other] = &[
     other!("an encrypted volume (BitLocker)", Advice::Open, (3, b"-FVE-FS-")),
     other!("swap space", Advice::None, (4086, b"SWAPSPACE2"), (4086, b"SWAP-SPACE"), (65526, b"SWAPSPACE2")),
     // File systems, by their headers in Linux.
-    other!("a Btrfs file system", Advice::Mount, (0x10040, b"_BHRfS_M")),
     other!(
         "a bcachefs file system",
         Advice::Mount,

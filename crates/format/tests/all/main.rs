@@ -1,6 +1,7 @@
 //! Formats and archives: what is made is what the real tools and the kernel take, and what is read is what they made.
 //! One program: to link each file alone takes longer than to run most of them.
 
+mod btrfs;
 mod common;
 mod erofs;
 mod squashfs;

@@ -48,7 +48,7 @@ fn image(reader: &Reader) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
 }
 
 /// Asks for everything that can be reached, of nodes that were not met before; gives how many there were.
-fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
+pub fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
     let mut seen = HashSet::from([volume.root()]);
     let mut pending = vec![volume.root(), Node(0), Node(1), Node(u64::MAX), Node(1 << 40)];
     let mut count = 0;

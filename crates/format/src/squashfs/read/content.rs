@@ -6,9 +6,9 @@ use inarch_block::Cursor;
 use inarch_tree::{DataRange, Extent};
 use inarch_volume::VolumeError;
 
-use super::cache::Cache;
 use super::files::{FilePlace, Files, Stretch};
 use super::image::{Image, wrong};
+use crate::cache::Cache;
 
 /// Bytes of decompressed blocks that are kept.
 const CACHED_BYTES: usize = 32 << 20;

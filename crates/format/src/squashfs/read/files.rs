@@ -6,9 +6,9 @@ use inarch_tree::DataRange;
 use inarch_volume::join_data;
 use zerocopy::little_endian::U32;
 
-use super::cache::Cache;
 use super::image::{Image, wrong};
 use super::metadata::{Reader, Table};
+use crate::cache::Cache;
 use crate::squashfs::spec::inode::NO_FRAGMENT;
 use crate::squashfs::spec::superblock::FragmentEntry;
 use crate::squashfs::spec::{BLOCK_STORED, METADATA_SIZE, Reference};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cache::Cache;
 use super::image::{Image, wrong};
+use crate::cache::Cache;
 use crate::squashfs::spec::{METADATA_HEADER, METADATA_SIZE, METADATA_STORED, Reference};
 use inarch_volume::VolumeError;
 

@@ -5,7 +5,6 @@
 //!    `metadata` reads; `listing` finds names, `files` the blocks of a file, `content` decompresses them.
 //! 3. `pass` bounds a walk over all of them.
 
-mod cache;
 mod content;
 mod files;
 mod image;

@@ -84,7 +84,7 @@ pub fn facts_of_directory(root: &Path) -> Facts {
     for name in names {
         let path = root.join(std::ffi::OsStr::from_bytes(&name));
         let stat = fs::symlink_metadata(&path).unwrap();
-        let same = first.entry(stat.ino()).or_insert_with(|| name.clone());
+        let same = first.entry((stat.dev(), stat.ino())).or_insert_with(|| name.clone());
         let is_device = stat.file_type().is_char_device() || stat.file_type().is_block_device();
         let device = if is_device { stat.rdev() } else { 0 };
         let target = fs::read_link(&path).map(|target| target.as_os_str().as_bytes().to_vec()).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const WAYS: usize = 8;
 
 /// Blocks by where they lie on disk: set-associative, each set with the block used last at its end.
-pub(super) struct Cache<T> {
+pub(crate) struct Cache<T> {
     sets: Box<[Set<T>]>,
 }
 
@@ -15,11 +15,11 @@ type Set<T> = Mutex<Entries<T>>;
 
 impl<T> Cache<T> {
     /// A cache of about `blocks` blocks.
-    pub(super) fn new(blocks: usize) -> Cache<T> {
+    pub(crate) fn new(blocks: usize) -> Cache<T> {
         Cache { sets: (0..(blocks / WAYS).max(1)).map(|_| Mutex::default()).collect() }
     }
 
-    pub(super) fn get(&self, key: u64) -> Option<Arc<T>> {
+    pub(crate) fn get(&self, key: u64) -> Option<Arc<T>> {
         let mut set = self.set(key)?;
         let at = set.iter().position(|(known, _)| *known == key)?;
         if let Some(rest) = set.get_mut(at..) {
@@ -29,7 +29,7 @@ impl<T> Cache<T> {
     }
 
     /// Keeps `block`, in the place of the one of its set that was not used for the longest time.
-    pub(super) fn put(&self, key: u64, block: Arc<T>) {
+    pub(crate) fn put(&self, key: u64, block: Arc<T>) {
         let Some(mut set) = self.set(key) else { return };
         set.retain(|(known, _)| *known != key);
         if set.len() >= WAYS {
