@@ -24,20 +24,26 @@
 
 mod archive;
 mod assemble;
+mod calendar;
 pub mod cpio;
 pub mod erofs;
+pub mod exfat;
 pub mod ext4;
+pub mod fat;
 mod host;
+pub mod iso9660;
 mod notes;
 pub mod oci;
 mod plan;
 pub mod probe;
 mod read;
+mod region;
 mod registry;
 mod spool;
 pub mod squashfs;
 pub mod tar;
 mod walk;
+mod wide;
 
 pub use host::{Accounts, Host, ThisHost};
 pub use notes::counted;
