@@ -10,7 +10,7 @@ use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
-use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, squashfs, tar, xfs, btrfs};
+use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, squashfs, tar, xfs, btrfs, exfat, fat, iso9660};
 
 /// Opens the file system on a backing.
 pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
@@ -65,7 +65,7 @@ impl fmt::Debug for Reader {
 }
 
 /// Every reader, in the order of messages.
-static READERS: [Reader; 5] = [ext4::READER, erofs::READER, squashfs::READER, xfs::READER, btrfs::READER];
+static READERS: [Reader; 8] = [ext4::READER, erofs::READER, squashfs::READER, xfs::READER, btrfs::READER, fat::READER, exfat::READER, iso9660::READER];
 
 /// Every reader of a file system.
 pub fn readers() -> &'static [Reader] {

@@ -3,7 +3,7 @@
 //!
 //! [`probe`] asks every reader of the registry ([`readers`]), then looks for unsupported formats. Their magic numbers
 //! are in [`table`]; formats that need more than one number to recognise (the checksum of an old tar, a partition
-//! table, a FAT) are handled here.
+//! table) are handled here.
 
 mod table;
 
@@ -172,35 +172,16 @@ fn number(bytes: &[u8], offset: usize) -> Option<u32> {
     at(bytes, offset, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Identifies a boot sector: a FAT with valid fields, a partition table, or a boot loader.
+/// Identifies a boot sector: a partition table, or a boot loader.
 fn boot_sector(head: &[u8]) -> Option<&'static Other> {
     if at(head, 510, 2)? != [0x55, 0xaa] {
         return None;
     }
-    Some(match () {
-        () if is_fat(head) => &table::FAT,
-        () if has_partitions(head) => &table::MBR,
-        () => &table::LOADER,
-    })
-}
-
-/// Whether a boot sector's fields are valid for a FAT (Microsoft's "FAT: General Overview of On-Disk Format", 1.03):
-/// bytes per sector, sectors per cluster, reserved sectors, copies of the table, media.
-fn is_fat(head: &[u8]) -> bool {
-    let Some(&[a, b]) = at(head, 11, 2).and_then(|bytes| bytes.first_chunk()) else { return false };
-    let Some(&[cluster, reserved_low, reserved_high, tables]) = at(head, 13, 4).and_then(|b| b.first_chunk()) else {
-        return false;
-    };
-    let media = head.get(21).copied().unwrap_or_default();
-    matches!(u16::from_le_bytes([a, b]), 512 | 1024 | 2048 | 4096)
-        && cluster.is_power_of_two()
-        && (reserved_low, reserved_high) != (0, 0)
-        && matches!(tables, 1 | 2)
-        && (media == 0xf0 || media >= 0xf8)
+    Some(if has_partitions(head) { &table::MBR } else { &table::LOADER })
 }
 
 /// Whether an MBR's four entries (UEFI specification 2.10, section 5.2.1) make sense, and one of them is used.
-fn has_partitions(head: &[u8]) -> bool {
+pub(crate) fn has_partitions(head: &[u8]) -> bool {
     let mut used = false;
     for entry in 0..4 {
         let start = 446 + 16 * entry;

@@ -84,8 +84,6 @@ macro_rules! other {
     };
 }
 
-/// A FAT that does not say its name.
-pub(super) const FAT: Other = other!("a FAT file system", Advice::Mount);
 /// A disk of the BIOS's kind.
 pub(super) const MBR: Other = other!("a disk with an MBR partition table", Advice::Parts);
 /// Something that a BIOS starts, and that says no more of itself.
@@ -154,21 +152,11 @@ pub(super) const OTHERS: &[Other] = &[
         (0, b"\x85\x19\x03\x20")
     ),
     other!("a SquashFS file system of before version 4, or of another byte order", Advice::Mount, (0, b"sqsh")),
-    // ECMA-119, section 8; ECMA-167, part 2, section 9.
-    other!("an ISO 9660 file system", Advice::Mount, (0x8001, b"CD001")),
+    // ECMA-167, part 2, section 9.
     other!("a UDF file system", Advice::Mount, (0x8001, b"BEA01"), (0x8801, b"NSR0"), (0x9001, b"NSR0")),
-    // Boot sectors with a name in them (Microsoft's specifications of FAT and exFAT).
+    // Boot sectors with a name in them.
     other!("an NTFS file system", Advice::Mount, (3, b"NTFS    ")),
-    other!("an exFAT file system", Advice::Mount, (3, b"EXFAT   ")),
     other!("a ReFS file system", Advice::Mount, (3, b"ReFS\0\0\0\0")),
-    other!(
-        "a FAT file system",
-        Advice::Mount,
-        (54, b"FAT12   "),
-        (54, b"FAT16   "),
-        (54, b"FAT     "),
-        (82, b"FAT32   ")
-    ),
     // Tables: UEFI specification 2.10, section 5.3.2, with sectors of 512 and 4096 bytes; Apple's "Inside Macintosh:
     // Devices", chapter 3; `BSD_DISKMAGIC`.
     other!("a disk with a GPT partition table", Advice::Parts, (512, b"EFI PART"), (4096, b"EFI PART")),

@@ -4,6 +4,7 @@
 mod btrfs;
 mod common;
 mod erofs;
+mod iso9660;
 mod squashfs;
 
 mod cpio_writes;
@@ -13,6 +14,7 @@ mod erofs_mounts;
 mod erofs_plans;
 mod erofs_random;
 mod erofs_reads;
+mod exfat_reads;
 mod ext4_agrees_with_mke2fs;
 mod ext4_fits_its_size;
 mod ext4_is_clean_to_e2fsck;
@@ -21,6 +23,9 @@ mod ext4_mounts;
 mod ext4_read;
 mod ext4_reads_back;
 mod ext4_refuses;
+mod fat_reads;
+mod fats_and_discs_hostile;
+mod iso9660_reads;
 mod long_names_are_refused;
 mod oci_reads;
 mod squashfs_hostile;
