@@ -29,6 +29,7 @@ pub mod erofs;
 pub mod ext4;
 mod host;
 mod notes;
+pub mod ntfs;
 pub mod oci;
 mod plan;
 pub mod probe;

@@ -10,7 +10,7 @@ use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
-use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, squashfs, tar};
+use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, ntfs, squashfs, tar};
 
 /// Opens the file system on a backing.
 pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
@@ -65,7 +65,7 @@ impl fmt::Debug for Reader {
 }
 
 /// Every reader, in the order of messages.
-static READERS: [Reader; 3] = [ext4::READER, erofs::READER, squashfs::READER];
+static READERS: [Reader; 4] = [ext4::READER, erofs::READER, squashfs::READER, ntfs::READER];
 
 /// Every reader of a file system.
 pub fn readers() -> &'static [Reader] {

@@ -160,7 +160,6 @@ pub(super) const OTHERS: &[Other] = &[
     other!("an ISO 9660 file system", Advice::Mount, (0x8001, b"CD001")),
     other!("a UDF file system", Advice::Mount, (0x8001, b"BEA01"), (0x8801, b"NSR0"), (0x9001, b"NSR0")),
     // Boot sectors with a name in them (Microsoft's specifications of FAT and exFAT).
-    other!("an NTFS file system", Advice::Mount, (3, b"NTFS    ")),
     other!("an exFAT file system", Advice::Mount, (3, b"EXFAT   ")),
     other!("a ReFS file system", Advice::Mount, (3, b"ReFS\0\0\0\0")),
     other!(

@@ -58,7 +58,6 @@ fn names_are_the_right_ones() {
         (0x10040, b"_BHRfS_M", "Btrfs"),
         (0, b"XFSB", "XFS"),
         (0x8001, b"CD001", "ISO 9660"),
-        (3, b"NTFS    ", "NTFS"),
         (3, b"EXFAT   ", "exFAT"),
         (82, b"FAT32   ", "FAT"),
         (0, b"LUKS\xba\xbe", "LUKS"),

@@ -3,6 +3,7 @@
 
 mod common;
 mod erofs;
+mod ntfs;
 mod squashfs;
 
 mod cpio_writes;
@@ -21,6 +22,8 @@ mod ext4_read;
 mod ext4_reads_back;
 mod ext4_refuses;
 mod long_names_are_refused;
+mod ntfs_hostile;
+mod ntfs_reads;
 mod oci_reads;
 mod squashfs_hostile;
 mod squashfs_mounts;

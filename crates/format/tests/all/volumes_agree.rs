@@ -94,7 +94,7 @@ fn assert_same_file(tree: &dyn FileSystem, of_tree: NodeId, volume: &dyn FileSys
 }
 
 /// Compares everything, from the root on.
-fn assert_same(tree: &dyn FileSystem, volume: &dyn FileSystem) {
+pub fn assert_same(tree: &dyn FileSystem, volume: &dyn FileSystem) {
     let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
     let mut count = 0;
     while let Some((a, b)) = pending.pop() {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, Content, Cursor, Device, read_backing};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name, readers};
+use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name};
 use inarch_tree::{Attributes, Extent, Tree};
 use inarch_volume::{Item, Node, Volume, VolumeError, is_name};
 use vm_memory::VolatileSlice;
 
 use crate::common::odd::xattr;
-use crate::common::{attributes, builder, directory, file, reader};
+use crate::common::{attributes, builder, directory, file, reader, written_readers};
 use crate::erofs::Bytes;
 use crate::ext4_read::made::{mke2fs, scratch};
 use crate::squashfs::Pattern;
@@ -48,7 +48,7 @@ fn image(reader: &Reader) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
 }
 
 /// Asks for everything that can be reached, of nodes that were not met before; gives how many there were.
-fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
+pub fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
     let mut seen = HashSet::from([volume.root()]);
     let mut pending = vec![volume.root(), Node(0), Node(1), Node(u64::MAX), Node(1 << 40)];
     let mut count = 0;
@@ -94,7 +94,7 @@ fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
 
 #[test]
 fn every_damage_is_survived_by_what_is_asked_on_demand() {
-    for reader in readers() {
+    for reader in written_readers() {
         let (image, metadata) = image(reader);
         let open = |image: &[u8], damage| reader.open(Parsing::unconfined(), Arc::new(Bytes(image.to_vec())), damage);
         let whole = ask_for_everything(&*open(&image, Damage::Refused).unwrap(), image.len());
@@ -154,7 +154,7 @@ fn a_loss_is_told_where_more_can_be_asked() {
 /// What is wrong with one file is met when that file is asked for, and by nobody else.
 #[test]
 fn damage_to_one_file_is_an_error_of_that_file_alone() {
-    for reader in readers() {
+    for reader in written_readers() {
         let (mut image, metadata) = image(reader);
         let open = |image: &[u8]| {
             reader.open(Parsing::unconfined(), Arc::new(Bytes(image.to_vec())), Damage::Refused).unwrap()

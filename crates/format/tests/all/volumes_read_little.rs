@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use inarch_block::{Backing, Content, Cursor, Device};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, Format, ImageOptions, Layout, TreeAndContent, format_by_name, readers};
+use inarch_format::{Damage, Format, ImageOptions, Layout, TreeAndContent, format_by_name};
 use inarch_tree::Tree;
 use inarch_vfs::{Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
 use vm_memory::VolatileSlice;
 
-use crate::common::{builder, directory, file};
+use crate::common::{builder, directory, file, written_readers};
 use crate::squashfs::Pattern;
 
 const DIRECTORIES: usize = 400;
@@ -73,7 +73,7 @@ impl DirectorySink for Count {
 fn a_question_reads_what_its_answer_takes() {
     const ME: Context<'static> = Context::SERVER;
     let tree = Arc::new(tree());
-    for reader in readers() {
+    for reader in written_readers() {
         let image = image(format_by_name(reader.name).unwrap(), &tree);
         let read = |since: u64| image.1.load(Ordering::Relaxed) - since;
         let volume = reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap();
@@ -116,7 +116,7 @@ fn a_name_of_a_large_directory_is_found_by_its_index() {
         b.add(format!("a file of a name that is not short {number:06}").as_bytes(), &file(0)).unwrap();
     }
     let tree = Arc::new(b.finish().unwrap());
-    for reader in readers() {
+    for reader in written_readers() {
         let image = image(format_by_name(reader.name).unwrap(), &tree);
         let volume = reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap();
         let files = VolumeFiles::new(volume, false, Box::new(|line| panic!("{line}")));

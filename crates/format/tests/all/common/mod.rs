@@ -17,12 +17,17 @@ use std::sync::Arc;
 
 use inarch_block::{BLOCK_SIZE, BlockMap, Run};
 use inarch_format::ext4::{Options, Plan, plan};
-use inarch_format::{Reader, readers};
+use inarch_format::{Reader, format_by_name, readers};
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
 
 /// The reader of that name.
 pub fn reader(name: &str) -> &'static Reader {
     readers().iter().find(|reader| reader.name == name).unwrap()
+}
+
+/// The readers of formats that are written, too.
+pub fn written_readers() -> impl Iterator<Item = &'static Reader> {
+    readers().iter().filter(|reader| format_by_name(reader.name).is_some())
 }
 
 /// Attributes of a mode, with a time of its own.
