@@ -162,7 +162,8 @@ impl NtfsVolume {
             inode: inode.base.number,
             generation: inode.base.sequence().into(),
             mode,
-            links: if known.kind == Kind::Directory { 2 } else { links.max(1) },
+            // Of a directory, 1 says that its subdirectories are not counted, which find(1) knows.
+            links: if known.kind == Kind::Directory { 1 } else { links.max(1) },
             uid: 0,
             gid: 0,
             size: data.map_or(0, Stream::size),

@@ -47,7 +47,7 @@ impl Mounted {
 
     /// To be written to.
     pub fn writable(image: &Path) -> Mounted {
-        Mounted::new(image, "streams_interface=xattr,compression,hide_hid_files=0")
+        Mounted::new(image, "streams_interface=xattr,compression")
     }
 
     /// As our reader shows it.
