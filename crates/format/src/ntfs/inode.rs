@@ -14,6 +14,9 @@ use super::{about, damaged};
 /// The most bytes of a list of attributes; Windows has the same limit.
 const MAX_LIST: u64 = 256 << 10;
 
+/// Takes the type, the name and the place of an attribute; false ends it.
+type TakePart<'a> = dyn FnMut(u32, &[u8], Part) -> Result<bool, VolumeError> + 'a;
+
 /// Where attributes are that do not fit a file's record.
 pub(super) struct AttributeList(Vec<u8>);
 
@@ -57,7 +60,7 @@ impl AttributeList {
     }
 
     /// Calls `take` with the type, the name in UTF-16 and the place of each attribute, until it returns false.
-    fn each(&self, take: &mut dyn FnMut(u32, &[u8], Part) -> Result<bool, VolumeError>) -> Result<(), VolumeError> {
+    fn each(&self, take: &mut TakePart<'_>) -> Result<(), VolumeError> {
         let mut rest = &*self.0;
         while !rest.is_empty() {
             let parsed = || {
