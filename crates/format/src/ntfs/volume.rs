@@ -168,7 +168,8 @@ impl NtfsVolume {
             gid: 0,
             size: data.map_or(0, Stream::size),
             allocated: data.map_or(0, |data| match &data.value {
-                Value::Resident(_) => 0,
+                // Programs take a file without blocks for a hole.
+                Value::Resident(bytes) => bytes.len() as u64,
                 Value::Mapped(mapped) => mapped.stored,
             }),
             device,

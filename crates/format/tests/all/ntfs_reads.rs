@@ -10,7 +10,7 @@ use inarch_block::{Content, read_content};
 use inarch_format::{Damage, TreeAndContent};
 use inarch_tree::FileType;
 use inarch_vfs::VolumeFiles;
-use inarch_volume::{Volume, VolumeError};
+use inarch_volume::VolumeError;
 use rustix::fs::{Mode, XattrFlags, mknodat};
 
 use crate::common::Scratch;
