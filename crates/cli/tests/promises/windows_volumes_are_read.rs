@@ -44,7 +44,7 @@ fn by_every_command() {
             .to_owned()
     };
     for (field, key) in [("format", "TYPE"), ("label", "LABEL"), ("uuid", "UUID")] {
-        assert_eq!(told["content"][field].as_str().unwrap_or_default(), by_blkid(key), "{told}");
+        assert_eq!(told[field].as_str().unwrap_or_default(), by_blkid(key), "{told}");
     }
     let made = inarch(["image", image.to_str().unwrap(), "-o", scene.path().join("x.tar").to_str().unwrap()]);
     assert_status(&made, 0);
