@@ -25,7 +25,7 @@ type Key = (u64, u64);
 /// Decompresses units, and keeps a few.
 #[derive(Default)]
 pub(super) struct Units {
-    /// By the file's record and the unit's number; the last one was used last.
+    /// By the file's reference and the unit's number; the last one was used last.
     kept: Mutex<Vec<(Key, Arc<Vec<u8>>)>>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn is_compressed(stream: &Stream) -> Result<bool, VolumeError> {
 }
 
 /// Bytes of a unit.
-fn unit_size(mft: &Mft, stream: &Stream) -> Result<u64, VolumeError> {
+pub(super) fn unit_size(mft: &Mft, stream: &Stream) -> Result<u64, VolumeError> {
     let Value::Mapped(mapped) = &stream.value else { return Err(VolumeError::WrongType) };
     let size = mft.geometry.cluster().checked_shl(mapped.unit_bits.into()).filter(|_| mapped.unit_bits < 16);
     let size = size.filter(|size| *size <= MAX_UNIT);
@@ -49,86 +49,87 @@ fn unit_size(mft: &Mft, stream: &Stream) -> Result<u64, VolumeError> {
 }
 
 impl Units {
-    /// Gives `take` the bytes `range` of a compressed value, in order and in pieces.
+    /// Gives `take` the bytes `range` of content in units of `size` bytes, in order and in pieces. `make` makes a unit that is not
+    /// kept; the last one may be shorter.
     pub(super) fn read(
         &self,
-        mft: &Mft,
-        inode: &Inode,
-        stream: &Stream,
+        file: u64,
+        size: u64,
         range: Range<u64>,
+        make: &dyn Fn(u64) -> Result<Vec<u8>, VolumeError>,
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<(), VolumeError> {
-        let size = unit_size(mft, stream)?;
         let mut at = range.start;
         while at < range.end {
             let (number, within) = (at / size, (at % size) as usize);
             let count = (size - at % size).min(range.end - at) as usize;
-            let unit = self.unit(mft, inode, stream, number, size)?;
-            let bytes = unit.get(within..within + count).ok_or_else(|| damaged("internal: a unit is too short"))?;
-            take(bytes);
+            let unit = match self.kept((file, number)) {
+                Some(unit) => unit,
+                None => self.keep((file, number), Arc::new(make(number)?)),
+            };
+            take(unit.get(within..within + count).ok_or_else(|| damaged("internal: a unit is too short"))?);
             at += count as u64;
         }
         Ok(())
     }
 
-    /// A whole unit. What is beyond the value, or was not written, is zeros.
-    fn unit(
-        &self,
-        mft: &Mft,
-        inode: &Inode,
-        stream: &Stream,
-        number: u64,
-        size: u64,
-    ) -> Result<Arc<Vec<u8>>, VolumeError> {
-        let key = (inode.base.reference(), number);
+    fn kept(&self, key: Key) -> Option<Arc<Vec<u8>>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = kept.iter().position(|(known, _)| *known == key) {
-            let found = kept.remove(index);
-            let unit = Arc::clone(&found.1);
-            kept.push(found);
-            return Ok(unit);
-        }
-        drop(kept);
-        let unit = Arc::new(self.decode(mft, inode, stream, number * size, size)?);
+        let index = kept.iter().position(|(known, _)| *known == key)?;
+        let found = kept.remove(index);
+        let unit = Arc::clone(&found.1);
+        kept.push(found);
+        Some(unit)
+    }
+
+    fn keep(&self, key: Key, unit: Arc<Vec<u8>>) -> Arc<Vec<u8>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= KEPT {
             kept.remove(0);
         }
         kept.push((key, Arc::clone(&unit)));
-        Ok(unit)
+        unit
     }
+}
 
-    fn decode(&self, mft: &Mft, inode: &Inode, stream: &Stream, start: u64, size: u64) -> Result<Vec<u8>, VolumeError> {
-        let Value::Mapped(mapped) = &stream.value else { return Err(VolumeError::WrongType) };
-        let mut unit = vec![0; size as usize];
-        if start >= mapped.written {
-            return Ok(unit);
-        }
-        let bits = mft.geometry.cluster_bits;
-        let clusters = start >> bits..(start + size).min(mapped.allocated.next_multiple_of(1 << bits)) >> bits;
-        let (mut stored, mut behind) = (Vec::new(), false);
-        inode.each_run(mft, stream, clusters, &mut |run| {
-            match run.place {
-                None => behind = true,
-                Some(_) if behind => return Err(damaged("a unit of its compressed content has a hole in it")),
-                Some(place) => {
-                    let from = stored.len();
-                    stored.resize(from + (run.count << bits) as usize, 0);
-                    mft.read(place << bits, stored.get_mut(from..).unwrap_or_default())?;
-                }
-            }
-            Ok(true)
-        })?;
-        match stored.len() {
-            0 => return Ok(unit),
-            all if all as u64 == size => unit = stored,
-            _ => decompress(&stored, &mut unit)
-                .ok_or_else(|| damaged(format!("its compressed content at byte {start} makes no sense")))?,
-        }
-        let written = (mapped.written - start).min(size) as usize;
-        unit.get_mut(written..).unwrap_or_default().fill(0);
-        Ok(unit)
+/// Unit `number` of `size` bytes of a compressed value. What is beyond the value, or was not written, is zeros.
+pub(super) fn decode(
+    mft: &Mft,
+    inode: &Inode,
+    stream: &Stream,
+    number: u64,
+    size: u64,
+) -> Result<Vec<u8>, VolumeError> {
+    let Value::Mapped(mapped) = &stream.value else { return Err(VolumeError::WrongType) };
+    let start = number.saturating_mul(size);
+    let mut unit = vec![0; size as usize];
+    if start >= mapped.written {
+        return Ok(unit);
     }
+    let bits = mft.geometry.cluster_bits;
+    let end = (start + size).min(mapped.allocated.next_multiple_of(1 << bits));
+    let (mut stored, mut behind) = (Vec::new(), false);
+    inode.each_run(mft, stream, start >> bits..end >> bits, &mut |run| {
+        match run.place {
+            None => behind = true,
+            Some(_) if behind => return Err(damaged("a unit of its compressed content has a hole in it")),
+            Some(place) => {
+                let from = stored.len();
+                stored.resize(from + (run.count << bits) as usize, 0);
+                mft.read(place << bits, stored.get_mut(from..).unwrap_or_default())?;
+            }
+        }
+        Ok(true)
+    })?;
+    match stored.len() {
+        0 => return Ok(unit),
+        all if all as u64 == size => unit = stored,
+        _ => decompress(&stored, &mut unit)
+            .ok_or_else(|| damaged(format!("its compressed content at byte {start} makes no sense")))?,
+    }
+    let written = (mapped.written - start).min(size) as usize;
+    unit.get_mut(written..).unwrap_or_default().fill(0);
+    Ok(unit)
 }
 
 /// The ranges with data of a compressed value that end behind `offset`, ascending: whole units.

@@ -7,6 +7,7 @@ use super::damaged;
 use super::inode::{Inode, Stream};
 use super::mft::Mft;
 use super::spec::{array, file_flag, kind, part, u16_at, u32_at, u64_at};
+use super::system::chunk_bits;
 
 /// The most bytes of a reparse point (`MAXIMUM_REPARSE_DATA_BUFFER_SIZE`).
 const MAX_REPARSE: u64 = 16 << 10;
@@ -39,6 +40,8 @@ pub(super) enum Kind {
     Directory,
     /// A regular file.
     File,
+    /// A regular file whose content Windows's system compression has, in chunks of 2 to the power of this.
+    System(u32),
     /// A regular file whose content is not where files have it, and why it is not read.
     Elsewhere(String),
     Symlink(Target),
@@ -90,7 +93,10 @@ fn reparse(point: &[u8], is_directory: bool) -> Result<Kind, VolumeError> {
         tag::LX_FIFO => Kind::Special(FileType::Fifo, (0, 0)),
         // A directory of files that a service provides has those that are here.
         _ if is_directory => Kind::Directory,
-        tag::WOF => Kind::Elsewhere("is compressed by Windows's system compression, which is not read".to_owned()),
+        tag::WOF => match chunk_bits(data) {
+            Some(bits) => Kind::System(bits),
+            None => Kind::Elsewhere("is compressed by LZX or kept in a WIM image, which is not read".to_owned()),
+        },
         tag::DEDUP => Kind::Elsewhere("is deduplicated by Windows, which is not read".to_owned()),
         tag => {
             Kind::Elsewhere(format!("has its content elsewhere, by a reparse point with the unknown tag {tag:#010x}"))

@@ -4,7 +4,7 @@
 //!    attributes, `inode` those that further records have, and `runs` where the clusters of a value are.
 //! 2. `volume` answers questions about one node, whose number is the reference that names have: a record's number, and a count
 //!    that tells whether the record is used for another file by now. `index` has the names of directories, `kinds` and `links` the
-//!    files of other systems, `compressed` and `lznt1` compressed content, `streams` named streams.
+//!    files of other systems, `compressed`, `lznt1`, `system` and `xpress` compressed content, `streams` named streams.
 //! 3. `pass` bounds a walk over all of them.
 //!
 //! The format is that of Linux's `fs/ntfs3/ntfs.h` and of the structures that ntfs-3g documents in its `layout.h`. The log
@@ -27,7 +27,9 @@ mod runs;
 mod spec;
 mod state;
 mod streams;
+mod system;
 mod volume;
+mod xpress;
 
 use std::io;
 use std::sync::Arc;

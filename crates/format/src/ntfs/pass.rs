@@ -2,11 +2,10 @@
 
 use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError};
 
-use super::compressed::{data_ranges, is_compressed};
+use super::compressed::data_ranges;
 use super::damaged;
-use super::inode::Value;
 use super::kinds::Kind;
-use super::volume::NtfsVolume;
+use super::volume::{Content, NtfsVolume};
 
 /// Metadata that a pass may read, in sizes of the image, and beyond that. A sound image has it read a few times; many files
 /// may claim the same clusters for their lists of attributes, indexes and streams.
@@ -53,29 +52,23 @@ impl Pass for EveryNode<'_> {
         facts.body = match known.kind {
             Kind::Directory => Body::Directory,
             Kind::Special(..) => Body::Other,
-            Kind::Elsewhere(reason) => return Err(VolumeError::Unsupported(reason)),
             Kind::Symlink(target) => {
                 facts.target = volume.target_of(node, &target)?;
                 facts.attributes.size = facts.target.len() as u64;
                 Body::Symlink
             }
-            Kind::File => {
-                let size = facts.attributes.size;
-                match known.data {
-                    Some(data) if size > 0 => {
-                        if is_compressed(&data)? {
-                            data_ranges(&volume.mft, &inode, &data, 0, &mut facts.ranges)?;
-                            Body::PackedSparse
-                        } else if let Value::Resident(_) = data.value {
-                            Body::Packed
-                        } else {
-                            inode.extents(&volume.mft, &data, 0..size, &mut facts.extents)?;
-                            Body::Extents
-                        }
-                    }
-                    _ => Body::Extents,
+            _ => match volume.content_of(&inode, known)? {
+                Content::Nothing => Body::Extents,
+                Content::Small(_) | Content::System(..) => Body::Packed,
+                Content::Compressed(data) => {
+                    data_ranges(&volume.mft, &inode, &data, 0, &mut facts.ranges)?;
+                    Body::PackedSparse
                 }
-            }
+                Content::Plain(data) => {
+                    inode.extents(&volume.mft, &data, 0..data.size(), &mut facts.extents)?;
+                    Body::Extents
+                }
+            },
         };
         Ok(())
     }

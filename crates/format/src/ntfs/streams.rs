@@ -3,12 +3,13 @@
 use inarch_tree::Xattr;
 use inarch_volume::{Loss, VolumeError};
 
-use super::compressed::{Units, is_compressed};
+use super::compressed::{Units, decode, is_compressed, unit_size};
 use super::inode::{Inode, Stream};
 use super::mft::Mft;
 use super::names::{to_bytes, units};
 use super::record::Form;
 use super::spec::kind;
+use super::system;
 use super::volume::NtfsVolume;
 
 /// The largest stream that is an attribute; Linux's `XATTR_SIZE_MAX`.
@@ -18,8 +19,6 @@ const MAX_NAME: usize = 255;
 /// The most bytes of attributes of one file, and how many streams are looked at.
 const MAX_ALL: u64 = 1 << 20;
 const MAX_STREAMS: usize = 64;
-/// The stream with what Windows's system compression makes of the content.
-const HIDDEN: &[u8] = b"WofCompressedData";
 
 /// The names in UTF-16, and the sizes, of a file's named streams.
 pub(super) fn named_streams(mft: &Mft, inode: &Inode) -> Result<Vec<(Vec<u8>, u64)>, VolumeError> {
@@ -44,7 +43,7 @@ impl NtfsVolume {
         let (mut xattrs, mut all) = (Vec::new(), 0u64);
         for (name, size) in named_streams(&self.mft, inode)? {
             let own = to_bytes(units(&name));
-            if own == HIDDEN {
+            if own == system::NAME.as_bytes() {
                 continue;
             }
             let shown = String::from_utf8_lossy(&own).into_owned();
@@ -74,7 +73,9 @@ impl NtfsVolume {
     fn value_of(&self, inode: &Inode, stream: &Stream, size: u64) -> Result<Vec<u8>, VolumeError> {
         let mut value = Vec::with_capacity(size as usize);
         if is_compressed(stream)? {
-            Units::default().read(&self.mft, inode, stream, 0..size, &mut |bytes| value.extend_from_slice(bytes))?;
+            let unit = unit_size(&self.mft, stream)?;
+            let make = |number| decode(&self.mft, inode, stream, number, unit);
+            Units::default().read(0, unit, 0..size, &make, &mut |bytes| value.extend_from_slice(bytes))?;
         } else {
             value.resize(size as usize, 0);
             inode.read(&self.mft, stream, 0, &mut value)?;

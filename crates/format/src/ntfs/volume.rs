@@ -1,12 +1,13 @@
 //! An NTFS volume.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use inarch_block::{Backing, Cursor};
 use inarch_tree::{DataRange, Extent, FileType, Timestamp, Xattr};
 use inarch_volume::{Attributes, Item, Loss, Node, Pages, Pass, Statistics, Volume, VolumeError, next_data};
 
-use super::compressed::{Units, data_ranges, is_compressed};
+use super::compressed::{Units, data_ranges, decode, is_compressed, unit_size};
 use super::geometry::Geometry;
 use super::index::{FileName, Index, Seen};
 use super::inode::{Inode, Stream, Value};
@@ -15,6 +16,7 @@ use super::mft::Mft;
 use super::names::{Upcase, from_bytes, to_bytes, units};
 use super::pass::EveryNode;
 use super::spec::{NUMBER, kind, record, u32_at, u64_at};
+use super::system::Chunks;
 use super::{NAME, about, damaged, unreadable};
 use crate::{Damage, ReadError};
 
@@ -50,6 +52,29 @@ pub(super) struct Known {
     pub(super) kind: Kind,
     /// The content of a regular file.
     pub(super) data: Option<Stream>,
+}
+
+/// The content of a regular file.
+pub(super) enum Content {
+    Nothing,
+    /// As it is: small, or in clusters.
+    Small(Stream),
+    Plain(Stream),
+    /// By LZNT1.
+    Compressed(Stream),
+    /// By Windows's system compression.
+    System(Chunks, u64),
+}
+
+impl Content {
+    /// Bytes.
+    fn size(&self) -> u64 {
+        match self {
+            Content::Nothing => 0,
+            Content::Small(stream) | Content::Plain(stream) | Content::Compressed(stream) => stream.size(),
+            Content::System(_, size) => *size,
+        }
+    }
 }
 
 /// The node of a reference. The root has one node alone.
@@ -132,7 +157,7 @@ impl NtfsVolume {
         };
         let kind = match kind_of(&self.mft, inode, standard.flags, data.as_ref())? {
             // Nothing is nowhere.
-            Kind::Elsewhere(_) if data.as_ref().is_none_or(|data| data.size() == 0) => Kind::File,
+            Kind::Elsewhere(_) | Kind::System(_) if data.as_ref().is_none_or(|data| data.size() == 0) => Kind::File,
             kind => kind,
         };
         Ok(Known { standard, kind, data })
@@ -146,11 +171,11 @@ impl NtfsVolume {
     pub(super) fn attributes_of(&self, inode: &Inode, known: &Known) -> Result<Attributes, VolumeError> {
         let (mode, device) = match known.kind {
             Kind::Directory => (FileType::Directory.mode_bits() | 0o755, (0, 0)),
-            Kind::File | Kind::Elsewhere(_) => (FileType::Regular.mode_bits() | 0o644, (0, 0)),
+            Kind::File | Kind::System(_) | Kind::Elsewhere(_) => (FileType::Regular.mode_bits() | 0o644, (0, 0)),
             Kind::Symlink(_) => (FileType::Symlink.mode_bits() | 0o777, (0, 0)),
             Kind::Special(file_type, device) => (file_type.mode_bits() | 0o644, device),
         };
-        let is_file = matches!(known.kind, Kind::File | Kind::Elsewhere(_));
+        let is_file = matches!(known.kind, Kind::File | Kind::System(_) | Kind::Elsewhere(_));
         let data = known.data.as_ref().filter(|_| is_file);
         let mut links = 0u32;
         inode.each(&self.mft, kind::FILE_NAME, &mut |attribute| {
@@ -170,6 +195,7 @@ impl NtfsVolume {
             allocated: data.map_or(0, |data| match &data.value {
                 // Programs take a file without blocks for a hole.
                 Value::Resident(bytes) => bytes.len() as u64,
+                Value::Mapped(mapped) if matches!(known.kind, Kind::System(_)) => mapped.size,
                 Value::Mapped(mapped) => mapped.stored,
             }),
             device,
@@ -188,15 +214,29 @@ impl NtfsVolume {
         }
     }
 
-    /// A regular file, and its content if it has any.
-    fn file(&self, node: Node) -> Result<(Inode, Option<Stream>), VolumeError> {
+    /// The content of a regular file.
+    pub(super) fn content_of(&self, inode: &Inode, known: Known) -> Result<Content, VolumeError> {
+        let data = known.data.filter(|data| data.size() > 0);
+        Ok(match (known.kind, data) {
+            (Kind::File | Kind::System(_), None) => Content::Nothing,
+            (Kind::System(bits), Some(data)) => {
+                Content::System(Chunks::open(&self.mft, inode, data.size(), bits)?, data.size())
+            }
+            (Kind::File, Some(data)) => match is_compressed(&data)? {
+                true => Content::Compressed(data),
+                false if matches!(data.value, Value::Resident(_)) => Content::Small(data),
+                false => Content::Plain(data),
+            },
+            (Kind::Elsewhere(reason), _) => return Err(VolumeError::Unsupported(reason)),
+            _ => return Err(VolumeError::WrongType),
+        })
+    }
+
+    fn file(&self, node: Node) -> Result<(Inode, Content), VolumeError> {
         let inode = self.inode(node)?;
         let known = self.known(&inode)?;
-        match known.kind {
-            Kind::File => Ok((inode, known.data)),
-            Kind::Elsewhere(reason) => Err(VolumeError::Unsupported(reason)),
-            _ => Err(VolumeError::WrongType),
-        }
+        let content = self.content_of(&inode, known)?;
+        Ok((inode, content))
     }
 
     /// The directory that has the first name of a file.
@@ -212,32 +252,45 @@ impl NtfsVolume {
         Ok(found)
     }
 
-    /// Gives `take` the bytes of a value, whatever way it is stored. The range is within it.
-    fn read_value(
+    /// Puts a range of a file, which ends within it, into `out`.
+    fn read_content(
         &self,
         inode: &Inode,
-        stream: &Stream,
-        range: std::ops::Range<u64>,
+        content: &Content,
+        range: Range<u64>,
         out: &mut Cursor<'_, '_>,
     ) -> Result<(), VolumeError> {
         let [image] = &self.backings;
-        if is_compressed(stream)? {
-            return self.units.read(&self.mft, inode, stream, range, &mut |bytes| out.copy_from(bytes));
+        let (mft, file) = (&self.mft, inode.base.reference());
+        let mut take = |bytes: &[u8]| out.copy_from(bytes);
+        match content {
+            Content::Nothing => Ok(()),
+            Content::Small(stream) => {
+                let mut bytes = vec![0; (range.end - range.start) as usize];
+                inode.read(mft, stream, range.start, &mut bytes)?;
+                take(&bytes);
+                Ok(())
+            }
+            Content::Compressed(stream) => {
+                let unit = unit_size(mft, stream)?;
+                self.units.read(file, unit, range, &|number| decode(mft, inode, stream, number, unit), &mut take)
+            }
+            Content::System(chunks, _) => {
+                self.units.read(file, chunks.chunk(), range, &|number| chunks.decode(mft, inode, number), &mut take)
+            }
+            Content::Plain(stream) => {
+                let (mut found, mut at) = (Vec::new(), range.start);
+                inode.extents(mft, stream, range.clone(), &mut found)?;
+                for extent in found {
+                    out.fill_zeros(extent.offset - at);
+                    let read = image.read(extent.at, extent.length, out);
+                    read.map_err(|error| VolumeError::Io { offset: extent.at, error })?;
+                    at = extent.offset + extent.length;
+                }
+                out.fill_zeros(range.end - at);
+                Ok(())
+            }
         }
-        if let Value::Resident(bytes) = &stream.value {
-            out.copy_from(bytes.get(range.start as usize..range.end as usize).unwrap_or_default());
-            return Ok(());
-        }
-        let (mut found, mut at) = (Vec::new(), range.start);
-        inode.extents(&self.mft, stream, range.clone(), &mut found)?;
-        for extent in found {
-            out.fill_zeros(extent.offset - at);
-            let read = image.read(extent.at, extent.length, out);
-            read.map_err(|error| VolumeError::Io { offset: extent.at, error })?;
-            at = extent.offset + extent.length;
-        }
-        out.fill_zeros(range.end - at);
-        Ok(())
     }
 }
 
@@ -300,42 +353,50 @@ impl Volume for NtfsVolume {
     }
 
     fn read(&self, file: Node, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), VolumeError> {
-        let (inode, stream) = self.file(file)?;
-        let end = offset.saturating_add(count).min(stream.as_ref().map_or(0, Stream::size));
+        let (inode, content) = self.file(file)?;
+        let end = offset.saturating_add(count).min(content.size());
         let within = end.saturating_sub(offset);
-        if let Some(stream) = stream.filter(|_| within > 0) {
-            self.read_value(&inode, &stream, offset..end, out)?;
+        if within > 0 {
+            self.read_content(&inode, &content, offset..end, out)?;
         }
         out.fill_zeros(count - within);
         Ok(())
     }
 
     fn extents(&self, file: Node, offset: u64, count: u64) -> Result<Option<Vec<Extent>>, VolumeError> {
-        let (inode, stream) = self.file(file)?;
+        let (inode, content) = self.file(file)?;
         let mut found = Vec::new();
-        let Some(stream) = stream else { return Ok(Some(found)) };
-        if is_compressed(&stream)? || matches!(stream.value, Value::Resident(_)) {
-            return Ok(None);
+        match content {
+            Content::Small(_) | Content::Compressed(_) | Content::System(..) => return Ok(None),
+            Content::Nothing => {}
+            Content::Plain(stream) => {
+                inode.extents(&self.mft, &stream, offset..offset.saturating_add(count), &mut found)?;
+            }
         }
-        inode.extents(&self.mft, &stream, offset..offset.saturating_add(count), &mut found)?;
         Ok(Some(found))
     }
 
     fn data(&self, file: Node, offset: u64) -> Result<Option<DataRange>, VolumeError> {
-        let (inode, stream) = self.file(file)?;
-        let Some(stream) = stream.filter(|stream| offset < stream.size()) else { return Ok(None) };
-        let size = stream.size();
-        if is_compressed(&stream)? {
-            let mut ranges = Vec::new();
-            data_ranges(&self.mft, &inode, &stream, offset, &mut ranges)?;
-            return Ok(next_data(ranges.iter().map(|range| (range.offset, range.length)), offset));
+        let (inode, content) = self.file(file)?;
+        let size = content.size();
+        if offset >= size {
+            return Ok(None);
         }
-        if let Value::Resident(_) = stream.value {
-            return Ok(Some(DataRange { offset: 0, length: size }));
+        match content {
+            Content::Nothing | Content::Small(_) | Content::System(..) => {
+                Ok(Some(DataRange { offset: 0, length: size }))
+            }
+            Content::Compressed(stream) => {
+                let mut ranges = Vec::new();
+                data_ranges(&self.mft, &inode, &stream, offset, &mut ranges)?;
+                Ok(next_data(ranges.iter().map(|range| (range.offset, range.length)), offset))
+            }
+            Content::Plain(stream) => {
+                let mut found = Vec::new();
+                inode.extents(&self.mft, &stream, offset..size, &mut found)?;
+                Ok(next_data(found.iter().map(|extent| (extent.offset, extent.length)), offset))
+            }
         }
-        let mut found = Vec::new();
-        inode.extents(&self.mft, &stream, offset..size, &mut found)?;
-        Ok(next_data(found.iter().map(|extent| (extent.offset, extent.length)), offset))
     }
 
     fn backings(&self) -> &[Arc<dyn Backing>] {

@@ -1,5 +1,6 @@
 //! The reader finds in volumes of mkntfs, filled by ntfs-3g, what ntfs-3g shows of them.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -14,6 +15,7 @@ use inarch_volume::VolumeError;
 use rustix::fs::{Mode, XattrFlags, mknodat};
 
 use crate::common::Scratch;
+use crate::common::archive::run;
 use crate::common::compare::assert_same;
 use crate::ntfs::*;
 use crate::volumes_agree;
@@ -291,6 +293,80 @@ fn links_of_windows_lead_where_they_should() {
     assert!(volume.lookup(volume.root(), b"USERS").unwrap().is_none());
     assert!(volume.lookup(volume.root(), b"$MFT").unwrap().is_none());
     assert_eq!(volume.parent(users).unwrap(), Some(volume.root()));
+}
+
+/// Content as wimlib compresses it, in chunks of so many bytes: a WIM image stores a file as Windows's system compression does.
+fn compressed_by_wimlib(dir: &Path, content: &[u8], chunk: usize) -> Vec<u8> {
+    let (source, image) = (dir.join("source"), dir.join("wim"));
+    fs::create_dir_all(&source).unwrap();
+    fs::write(source.join("file"), content).unwrap();
+    let _ = fs::remove_file(&image);
+    let chunk = format!("--chunk-size={chunk}");
+    let arguments = ["capture".as_ref(), source.as_os_str(), image.as_os_str(), "--compress=xpress".as_ref()];
+    run("wimlib-imagex", &[&arguments[..], &[chunk.as_ref()]].concat());
+    let wim = fs::read(&image).unwrap();
+    // The header has where the table of resources is; each has its size, flags, place, and size before.
+    let (size, at) = (number(&wim, 48, 7) as usize, number(&wim, 56, 8) as usize);
+    let entry = (at..at + size)
+        .step_by(50)
+        .find(|entry| wim[entry + 7] == 4 && number(&wim, entry + 16, 8) == content.len() as u64);
+    let entry = entry.expect("the file is in the image");
+    wim[number(&wim, entry + 8, 8) as usize..][..number(&wim, entry, 7) as usize].to_vec()
+}
+
+#[test]
+fn windows_system_compression_is_read() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::within("/tmp");
+    let image = scratch.path("image");
+    mkntfs(&image, 32, &[]);
+    // What compresses well, what does not, and long matches.
+    let mut content = noise(1, 300_000);
+    content.extend((0..20_000u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u8));
+    content.extend("the same words again and again, ".repeat(3000).into_bytes());
+    content.extend(vec![7; 100_001]);
+    let mounted = Mounted::writable(&image);
+    let variants = [("4K", 4096, 0u32), ("8K", 8192, 2), ("16K", 16_384, 3)];
+    for (name, chunk, algorithm) in variants {
+        let stored = compressed_by_wimlib(&scratch.path("made"), &content, chunk);
+        assert!(stored.len() < content.len());
+        let file = mounted.0.join(name);
+        File::create(&file).unwrap().set_len(content.len() as u64).unwrap();
+        // A stream is too large for setxattr(2).
+        let _ = fs::remove_file(scratch.path("stream"));
+        fs::write(scratch.path("stream"), &stored).unwrap();
+        let data: Vec<u8> = [1, 2, 1, algorithm].into_iter().flat_map(u32::to_le_bytes).collect();
+        set(&file, "system.ntfs_reparse_data", &reparse(0x8000_0017, &data));
+        fs::rename(scratch.path("stream"), scratch.path(name)).unwrap();
+    }
+    drop(mounted);
+    for (name, ..) in variants {
+        let arguments = ["--force", "--quiet", "--attr-name", "WofCompressedData"].map(OsStr::new);
+        let paths = [image.as_os_str(), scratch.path(name).as_os_str(), OsStr::new(name)].map(OsStr::to_owned);
+        let paths: Vec<&OsStr> = paths.iter().map(|path| &**path).collect();
+        run("/sbin/ntfscp", &[&arguments[..], &paths].concat());
+    }
+    let opened = try_open(&image).unwrap();
+    assert_eq!(opened.notes, [""; 0]);
+    for (name, ..) in variants {
+        let id = opened.tree.lookup(name.as_bytes()).unwrap();
+        assert_eq!(opened.tree.inode(id).size(), content.len() as u64);
+        assert!(opened.tree.xattrs(opened.tree.inode(id).xattrs()).is_empty());
+        let mut found = vec![0; content.len()];
+        read_content(&*opened.content, id, 0, &mut found).unwrap();
+        assert!(found == content, "{name}");
+        for i in 0..100usize {
+            let (start, length) = (i * 7_919_317 % content.len(), i * i * 3 % 40_000);
+            let mut found = vec![1; length];
+            read_content(&*opened.content, id, start as u64, &mut found).unwrap();
+            let mut wanted = content[start..].to_vec();
+            wanted.resize(length, 0);
+            assert!(found == wanted, "{name}: {length} bytes from {start}");
+        }
+    }
+    agree(&image, opened);
 }
 
 /// Windows's names for MS-DOS, which ntfs-3g makes when asked.
