@@ -180,25 +180,26 @@ fn content_in_many_pieces_is_put_together() {
     let mounted = Mounted::writable(&image);
     let name = |i: usize| mounted.0.join(format!("{i}"));
     (0..1500).for_each(|i| fs::write(name(i), noise(i as u64, 1000)).unwrap());
-    // What is left of the volume is filled; then every other file makes place.
+    // What is left of the volume is filled; then about half of the files make place, here and there.
     let mut filler = File::create(mounted.0.join("filler")).unwrap();
     while filler.write_all(&[b'f'; 512]).is_ok() {}
     drop(filler);
-    (0..1500).step_by(2).for_each(|i| fs::remove_file(name(i)).unwrap());
-    fs::write(mounted.0.join("pieces"), noise(7, 700_000)).unwrap();
+    let goes = |i: &usize| (*i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
+    (0..1500).filter(goes).for_each(|i| fs::remove_file(name(i)).unwrap());
+    fs::write(mounted.0.join("pieces"), noise(7, 600_000)).unwrap();
     drop(mounted);
     let opened = try_open(&image).unwrap();
     let id = opened.tree.lookup(b"pieces").unwrap();
-    let mut found = vec![0; 700_000];
+    let mut found = vec![0; 600_000];
     read_content(&*opened.content, id, 0, &mut found).unwrap();
-    assert!(found == noise(7, 700_000));
+    assert!(found == noise(7, 600_000));
     let volume = open_volume(&image, Damage::Refused).unwrap();
     let node = volume.lookup(volume.root(), b"pieces").unwrap().unwrap();
     let extents = volume.extents(node, 0, u64::MAX).unwrap().unwrap();
-    assert!(extents.len() > 500, "{} pieces", extents.len());
+    assert!(extents.len() > 200, "{} pieces", extents.len());
     // A part of it is what of all lies in it, from whichever record.
-    for (start, length) in [(0, 1), (123_456, 7890), (511, 2), (699_999, 100), (350_000, 350_000)] {
-        let end = (start + length).min(700_000);
+    for (start, length) in [(0, 1), (123_456, 7890), (511, 2), (599_999, 100), (300_000, 300_000)] {
+        let end = (start + length).min(600_000);
         let part = volume.extents(node, start, length).unwrap().unwrap();
         let bytes: u64 = part.iter().map(|extent| extent.length).sum();
         assert_eq!((part[0].offset, bytes), (start, end - start));
@@ -334,12 +335,10 @@ fn windows_system_compression_is_read() {
         assert!(stored.len() < content.len());
         let file = mounted.0.join(name);
         File::create(&file).unwrap().set_len(content.len() as u64).unwrap();
-        // A stream is too large for setxattr(2).
-        let _ = fs::remove_file(scratch.path("stream"));
-        fs::write(scratch.path("stream"), &stored).unwrap();
+        // A stream is too large for setxattr(2): ntfscp writes it.
+        fs::write(scratch.path(name), &stored).unwrap();
         let data: Vec<u8> = [1, 2, 1, algorithm].into_iter().flat_map(u32::to_le_bytes).collect();
         set(&file, "system.ntfs_reparse_data", &reparse(0x8000_0017, &data));
-        fs::rename(scratch.path("stream"), scratch.path(name)).unwrap();
     }
     drop(mounted);
     for (name, ..) in variants {
