@@ -23,6 +23,9 @@ mod tag {
     pub(super) const LX_FIFO: u32 = 0x8000_0024;
     pub(super) const WOF: u32 = 0x8000_0017;
     pub(super) const DEDUP: u32 = 0x8000_0013;
+    /// OneDrive and its like, and the bits that say which.
+    pub(super) const CLOUD: u32 = 0x9000_001A;
+    pub(super) const CLOUD_PROVIDER: u32 = 0xF000;
 }
 
 /// What a symbolic link leads to.
@@ -55,7 +58,7 @@ pub(super) fn kind_of(mft: &Mft, inode: &Inode, flags: u32, data: Option<&Stream
     if flags & file_flag::REPARSE_POINT != 0
         && let Some(point) = inode.bytes(mft, kind::REPARSE_POINT, &[], MAX_REPARSE)?
     {
-        return reparse(&point, is_directory);
+        return reparse(&point, is_directory, flags);
     }
     if is_directory {
         return Ok(Kind::Directory);
@@ -71,8 +74,8 @@ pub(super) fn kind_of(mft: &Mft, inode: &Inode, flags: u32, data: Option<&Stream
     Ok(Kind::File)
 }
 
-/// What a reparse point makes of a file.
-fn reparse(point: &[u8], is_directory: bool) -> Result<Kind, VolumeError> {
+/// What a reparse point makes of a file with these flags.
+fn reparse(point: &[u8], is_directory: bool, flags: u32) -> Result<Kind, VolumeError> {
     let wrong = || damaged("its reparse point makes no sense");
     let tag = u32_at(point, 0).ok_or_else(wrong)?;
     let data = part(point, 8, u16_at(point, 4).ok_or_else(wrong)?.into()).ok_or_else(wrong)?;
@@ -93,6 +96,10 @@ fn reparse(point: &[u8], is_directory: bool) -> Result<Kind, VolumeError> {
         tag::LX_FIFO => Kind::Special(FileType::Fifo, (0, 0)),
         // A directory of files that a service provides has those that are here.
         _ if is_directory => Kind::Directory,
+        tag if tag & !tag::CLOUD_PROVIDER == tag::CLOUD => match flags & file_flag::ELSEWHERE {
+            0 => Kind::File,
+            _ => Kind::Elsewhere("is in the cloud: its content is not on this volume".to_owned()),
+        },
         tag::WOF => match chunk_bits(data) {
             Some(bits) => Kind::System(bits),
             None => Kind::Elsewhere("is compressed by LZX or kept in a WIM image, which is not read".to_owned()),

@@ -268,6 +268,9 @@ fn links_of_windows_lead_where_they_should() {
     // Content that others provide: the size is known, the bytes are not.
     fs::write(dir.join("compact"), vec![0; 5000]).unwrap();
     set(&dir.join("compact"), "system.ntfs_reparse_data", &reparse(0x8000_0017, &[0; 16]));
+    // A file of OneDrive that is here.
+    fs::write(dir.join("synced"), "content").unwrap();
+    set(&dir.join("synced"), "system.ntfs_reparse_data", &reparse(0x9000_601A, &[0; 16]));
     fs::create_dir(dir.join("cloud")).unwrap();
     fs::write(dir.join("cloud/here"), "here").unwrap();
     drop(mounted);
@@ -277,6 +280,9 @@ fn links_of_windows_lead_where_they_should() {
         assert_eq!(opened.tree.inode(id).file_type(), FileType::Symlink, "{name}");
         assert_eq!(String::from_utf8_lossy(opened.tree.symlink_target(id)), *target, "{name}");
     }
+    let mut synced = [0; 7];
+    read_content(&*opened.content, opened.tree.lookup(b"synced").unwrap(), 0, &mut synced).unwrap();
+    assert_eq!(&synced, b"content");
     assert!(opened.tree.lookup(b"compact").is_none() && opened.tree.lookup(b"cloud/here").is_some());
     assert!(
         opened.notes.iter().any(|note| note.contains("compact") && note.contains("left out")),
