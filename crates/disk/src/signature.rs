@@ -53,7 +53,9 @@ pub fn at_the_start(volume: &dyn Backing) -> Result<Option<Signature>, DiskError
     let Some(mut head) = bytes(volume, 0, length)? else { return Ok(None) };
     // Nothing lies beyond the end, but all places exist.
     head.resize(HEAD, 0);
-    Ok(TELLERS.iter().find_map(|tell| tell(&head)))
+    let Some(found) = TELLERS.iter().find_map(|tell| tell(&head)) else { return Ok(None) };
+    let label = if found.format == "ntfs" { ntfs_label(volume, &head)? } else { None };
+    Ok(Some(Signature { label: label.or(found.label), ..found }))
 }
 
 fn has(head: &[u8], at: usize, magic: &[u8]) -> bool {
@@ -216,6 +218,43 @@ fn ntfs(head: &[u8]) -> Option<Signature> {
         return None;
     }
     Some(Signature { format: "ntfs", label: None, uuid: u64_at(head, 72).map(|serial| format!("{serial:016X}")) })
+}
+
+/// The label of an NTFS: the attribute `$VOLUME_NAME` of the MFT's record 3, by the places in the boot sector.
+fn ntfs_label(volume: &dyn Backing, head: &[u8]) -> Result<Option<String>, DiskError> {
+    const VOLUME_NAME: u32 = 0x60;
+    let place = || {
+        let [per_cluster] = array(head, 13)?;
+        let sectors =
+            if per_cluster <= 0x80 { per_cluster.into() } else { 1u64.checked_shl(256 - u32::from(per_cluster))? };
+        let cluster = sectors.checked_mul(u16_at(head, 11)?.into())?;
+        let [per_record] = array(head, 64)?;
+        let record = match per_record as i8 {
+            count @ 1.. => cluster.checked_mul(count as u64)?,
+            bits => 1u64.checked_shl(bits.unsigned_abs().into())?,
+        };
+        let at = u64_at(head, 48)?.checked_mul(cluster)?.checked_add(record.checked_mul(3)?)?;
+        Some((at, usize::try_from(record).ok()?)).filter(|(_, length)| (512..=65_536).contains(length))
+    };
+    let Some((at, length)) = place() else { return Ok(None) };
+    let Some(mut record) = bytes(volume, at, length)? else { return Ok(None) };
+    // The last two bytes of each 512 are kept in a list; label and list are in the first 1024.
+    if let Some(saved) = u16_at(&record, 4).map(usize::from).and_then(|list| array::<2>(&record, list.checked_add(2)?))
+        && let Some(place) = record.get_mut(510..512)
+    {
+        place.copy_from_slice(&saved);
+    }
+    let label = || {
+        let mut at = usize::from(u16_at(&record, 20)?);
+        while u32_at(&record, at)? < VOLUME_NAME {
+            at = at.checked_add(u32_at(&record, at + 4)?.max(8) as usize)?;
+        }
+        let (start, length) = (usize::from(u16_at(&record, at + 20)?), u32_at(&record, at + 16)? as usize);
+        let is_it = u32_at(&record, at)? == VOLUME_NAME && record.get(at + 8) == Some(&0);
+        let start = at.checked_add(start)?;
+        record.get(start..start.checked_add(length)?).filter(|_| is_it && has(&record, 0, b"FILE")).and_then(wide_label)
+    };
+    Ok(label())
 }
 
 fn exfat(head: &[u8]) -> Option<Signature> {

@@ -35,6 +35,7 @@ pub mod fat;
 mod host;
 pub mod iso9660;
 mod notes;
+pub mod ntfs;
 pub mod oci;
 mod plan;
 pub mod probe;
@@ -45,8 +46,8 @@ mod spool;
 pub mod squashfs;
 pub mod tar;
 mod walk;
-pub mod xfs;
 mod wide;
+pub mod xfs;
 
 pub use host::{Accounts, Host, ThisHost};
 pub use notes::counted;

@@ -10,7 +10,9 @@ use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
-use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, squashfs, tar, xfs, btrfs, exfat, fat, iso9660};
+use crate::{
+    Damage, Format, ReadError, TreeAndContent, btrfs, cpio, erofs, exfat, ext4, fat, iso9660, ntfs, squashfs, tar, xfs,
+};
 
 /// Opens the file system on a backing.
 pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
@@ -65,7 +67,17 @@ impl fmt::Debug for Reader {
 }
 
 /// Every reader, in the order of messages.
-static READERS: [Reader; 8] = [ext4::READER, erofs::READER, squashfs::READER, xfs::READER, btrfs::READER, fat::READER, exfat::READER, iso9660::READER];
+static READERS: [Reader; 9] = [
+    ext4::READER,
+    erofs::READER,
+    squashfs::READER,
+    xfs::READER,
+    btrfs::READER,
+    fat::READER,
+    exfat::READER,
+    iso9660::READER,
+    ntfs::READER,
+];
 
 /// Every reader of a file system.
 pub fn readers() -> &'static [Reader] {

@@ -154,8 +154,6 @@ pub(super) const OTHERS: &[Other] = &[
     other!("a SquashFS file system of before version 4, or of another byte order", Advice::Mount, (0, b"sqsh")),
     // ECMA-167, part 2, section 9.
     other!("a UDF file system", Advice::Mount, (0x8001, b"BEA01"), (0x8801, b"NSR0"), (0x9001, b"NSR0")),
-    // Boot sectors with a name in them.
-    other!("an NTFS file system", Advice::Mount, (3, b"NTFS    ")),
     other!("a ReFS file system", Advice::Mount, (3, b"ReFS\0\0\0\0")),
     // Tables: UEFI specification 2.10, section 5.3.2, with sectors of 512 and 4096 bytes; Apple's "Inside Macintosh:
     // Devices", chapter 3; `BSD_DISKMAGIC`.

@@ -56,7 +56,6 @@ fn names_are_the_right_ones() {
         (512, b"EFI PART", "GPT"),
         (4096, b"EFI PART", "GPT"),
         (0x8001, b"CD001", "ISO 9660"),
-        (3, b"NTFS    ", "NTFS"),
         (3, b"EXFAT   ", "exFAT"),
         (82, b"FAT32   ", "FAT"),
         (0, b"LUKS\xba\xbe", "LUKS"),

@@ -5,6 +5,7 @@ mod btrfs;
 mod common;
 mod erofs;
 mod iso9660;
+mod ntfs;
 mod squashfs;
 
 mod cpio_writes;
@@ -27,6 +28,8 @@ mod fat_reads;
 mod fats_and_discs_hostile;
 mod iso9660_reads;
 mod long_names_are_refused;
+mod ntfs_hostile;
+mod ntfs_reads;
 mod oci_reads;
 mod squashfs_hostile;
 mod squashfs_mounts;
