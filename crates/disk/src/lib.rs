@@ -2,7 +2,7 @@
 //!
 //! [`examine`] reads the partition table, if there is one ([`gpt`], [`mbr`]), and tells what each part holds by the first
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
-//! of a part, for the readers of file systems.
+//! of a part, for the readers of file systems. A [`container`] makes a disk of an image that is not raw.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
 //! without end.
@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod container;
 mod gpt;
 mod identifiers;
 mod mbr;

@@ -1,0 +1,129 @@
+//! Damaged images: no panic, nothing that is larger than the image allows, an end.
+
+use std::hint::black_box;
+
+use super::*;
+
+/// Images of every kind, and the files that they may ask for.
+fn made(images: &Images) -> Vec<(Container, Vec<u8>)> {
+    images.raw("raw");
+    images.qemu_img("create -q -f qcow2 -b raw -F raw top.qcow2");
+    images.qemu_io("top.qcow2", "qcow2", &["write -P 9 1M 300k", "write -z 2M 64k", "write -c -P 4 3M 64k"]);
+    images.qemu_img("create -q -f qcow2 -o data_file=data.bin data.qcow2 1M");
+    images.qemu_img("convert -O vmdk raw base.vmdk");
+    images.qemu_img("create -q -f vmdk -b base.vmdk -F vmdk top.vmdk");
+    for (name, options) in [
+        ("a.qcow2", "-O qcow2"),
+        ("b.qcow2", "-O qcow2 -c -o cluster_size=4k"),
+        ("c.qcow2", "-O qcow2 -c -o compression_type=zstd,extended_l2=on,cluster_size=16k"),
+        ("d.qcow2", "-O qcow2 -o extended_l2=on"),
+        ("a.vdi", "-O vdi"),
+        ("a.vhd", "-O vpc"),
+        ("b.vhd", "-O vpc -o subformat=fixed"),
+        ("a.vhdx", "-O vhdx -o block_size=1M"),
+        ("a.vmdk", "-O vmdk"),
+        ("b.vmdk", "-O vmdk -o subformat=streamOptimized"),
+        ("c.vmdk", "-O vmdk -o subformat=monolithicFlat"),
+    ] {
+        images.qemu_img(&format!("convert {options} raw {name}"));
+    }
+    super::vhdx::unclosed(images, "b.vhdx");
+    let mut made = Vec::new();
+    for entry in fs::read_dir(images.0.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = path.extension().and_then(OsStr::to_str).and_then(Container::by_name);
+        if let Some(kind) = kind.filter(|_| !path.ends_with("c-flat.vmdk")) {
+            made.push((kind, fs::read(&path).unwrap()));
+        }
+    }
+    made
+}
+
+/// Opens an image and asks for all of it; whether it could be opened.
+fn ask(kind: Container, bytes: Vec<u8>) -> bool {
+    let length = bytes.len();
+    let file: Arc<dyn Backing> = Arc::new(Bytes(bytes));
+    let again = Arc::clone(&file);
+    let mut asked = 0;
+    let mut below = |_: &Reference| {
+        asked += 1;
+        // What it asks for is the image itself.
+        (asked < 100).then(|| Arc::clone(&again))
+    };
+    let _ = recognise(Parsing::unconfined(), &*file);
+    let Ok(disk) = open(Parsing::unconfined(), kind, file, &mut below) else { return false };
+    let size = disk.size();
+    for offset in
+        [0, 1, 4095, size / 3, size / 2, size.saturating_sub(70_000), size.saturating_sub(1), size, u64::MAX - 5]
+    {
+        let mut buffer = vec![0; 70_000.min(length)];
+        let _ = black_box(read_backing(&*disk, offset, &mut buffer));
+        let count = (16 << 20).min(size.saturating_sub(offset));
+        if black_box(disk.lends(offset, count)) {
+            let mut last = offset;
+            let lent = disk.lend(offset, count, &mut |_, part| {
+                assert!(part.offset >= last && part.length > 0 && part.offset + part.length <= offset + count);
+                last = part.offset + part.length;
+                Ok(())
+            });
+            // Bytes in memory are not lent.
+            let _ = black_box(lent);
+        }
+        let _ = black_box(disk.lends(offset, u64::MAX));
+    }
+    true
+}
+
+#[test]
+fn every_damage_is_survived() {
+    let images = Images::new();
+    let mut random = Random(1);
+    for (kind, image) in made(&images) {
+        // Where the structures are: what is near a byte that is not content. The first parts have nearly all of them.
+        let interesting = [512, 4096, 1 << 18, 3 << 20, image.len()];
+        let mut opened = 0;
+        for round in 0..400 {
+            let mut damaged = image.clone();
+            for _ in 0..1 + round % 5 {
+                let from = match random.below(8) {
+                    0 => image.len().saturating_sub(2048),
+                    _ => 0,
+                };
+                let within = interesting[random.below(interesting.len())].min(image.len() - from);
+                let at = from + random.below(within);
+                let value = [0, 1, 0x7F, 0x80, 0xFF, random.below(256) as u8][random.below(6)];
+                let end = (at + 1 + random.below(8)).min(damaged.len());
+                damaged[at..end].fill(value);
+            }
+            if round % 20 == 7 {
+                damaged.truncate(random.below(image.len()));
+            }
+            opened += usize::from(ask(kind, damaged));
+        }
+        assert!(opened > 20 || image.len() < 2000, "{kind}: {opened} of {} bytes", image.len());
+    }
+}
+
+#[test]
+fn any_bytes_are_survived_as_any_kind() {
+    let mut random = Random(5);
+    for round in 0..500 {
+        let mut bytes: Vec<u8> =
+            (0..random.below(8192)).map(|_| [0, 0, 0, random.below(256) as u8][random.below(4)]).collect();
+        let magics: [(usize, &[u8]); 6] = [
+            (0, b"QFI\xfb\0\0\0\x03"),
+            (64, b"\x7f\x10\xda\xbe\x01\0\x01\0"),
+            (0, b"conectix"),
+            (0, b"vhdxfile"),
+            (0, b"KDMV\x01\0\0\0"),
+            (0, b"# Disk DescriptorFile\n"),
+        ];
+        let (at, magic) = magics[round % 6];
+        if let Some(place) = bytes.get_mut(at..at + magic.len()) {
+            place.copy_from_slice(magic);
+        }
+        for kind in Container::ALL {
+            ask(kind, bytes.clone());
+        }
+    }
+}
