@@ -102,7 +102,10 @@ impl Images {
         }
         assert!(read_backing(&*disk, expected.len() as u64, &mut [0]).is_err());
         let map = self.run("qemu-img", ["map", "--output=json", "-f", format, name]);
-        assert_eq!(lent(&*disk), mapped(&map), "{name}");
+        // QEMU does not tell it of VHDX.
+        if kind != Container::Vhdx {
+            assert_eq!(lent(&*disk), mapped(&map), "{name}");
+        }
         expected
     }
 }
