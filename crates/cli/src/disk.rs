@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Disk, Part, Signature, Table, examine};
+use inarch_jobs::examine::{ExamineRequest, Examined, Part, Signature, Table, examine};
 use inarch_jobs::shown;
+use inarch_jobs::source::ImageFormat;
 use serde_json::{Value, json};
 
+use crate::arguments::one_of;
 use crate::output::{answer, complain};
 use crate::size;
 
@@ -30,13 +32,23 @@ pub enum DiskCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch disk list guest.img
+  inarch disk list guest.qcow2
   inarch disk list --json guest.img | jq -r '.partitions[] | select(.format == \"ext4\") | .start'
+  inarch disk list snapshot.qcow2 --with base.qcow2
 
-The image is a raw one. Nothing is written to it, and neither root nor a mount is needed.")]
+The image is raw, qcow2, VDI, VHD, VHDX or VMDK. Nothing is written to it, and neither root nor a mount is needed.")]
 pub struct ListArguments {
     /// The disk image
     pub image: PathBuf,
+
+    /// Format of the image [default: by its first bytes]
+    #[arg(long, value_name = "raw|qcow2|vdi|vhd|vhdx|vmdk", hide_possible_values = true,
+        value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
+    pub format: Option<ImageFormat>,
+
+    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -45,16 +57,18 @@ pub struct ListArguments {
 
 /// Looks at disk images.
 pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
-    let DiskCommand::List(ListArguments { image, json }) = arguments.command;
-    let disk = examine(&image)?;
-    for note in &disk.notes {
+    let DiskCommand::List(ListArguments { image, format, with, json }) = arguments.command;
+    let request = ExamineRequest { image, format, with };
+    let found = examine(&request)?;
+    let image = request.image;
+    for note in &found.disk.notes {
         complain(format_args!("{}: {note}", shown(&image)));
     }
-    answer(if json { serde_json::to_string_pretty(&as_json(&disk))? + "\n" } else { table(&disk) })?;
+    answer(if json { serde_json::to_string_pretty(&as_json(&found))? + "\n" } else { table(&found) })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(disk: &Disk) -> Value {
+fn as_json(Examined { format: image, disk }: &Examined) -> Value {
     let table = disk
         .table
         .as_ref()
@@ -78,6 +92,7 @@ fn as_json(disk: &Disk) -> Value {
     };
     let content = disk.content.as_ref();
     json!({
+        "image": image.name(),
         "size": disk.size,
         "table": table,
         "partitions": disk.parts.iter().map(partition).collect::<Vec<_>>(),
@@ -89,8 +104,11 @@ fn as_json(disk: &Disk) -> Value {
 
 const HEADS: [&str; 8] = ["NR", "START", "SIZE", "TYPE", "NAME", "FORMAT", "LABEL", "UUID"];
 
-fn table(disk: &Disk) -> String {
-    let size = size::show(disk.size);
+fn table(Examined { format, disk }: &Examined) -> String {
+    let mut size = size::show(disk.size);
+    if *format != ImageFormat::Raw {
+        size += &format!(" in {format}");
+    }
     let content = |content: Option<&Signature>| {
         let text = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), |text| shown(Path::new(text)));
         let format = content.map_or("-", |content| content.format).to_owned();

@@ -1,17 +1,12 @@
 //! `inarch disk`: looks at disk images. Nothing is written to them.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use inarch_block::{Backing, BackingFile};
 pub use inarch_disk::{Disk, DiskError, Part, Signature, Table, TableKind};
 use inarch_format::probe::{Found, probe};
 
 use crate::path_error::PathError;
-use crate::source::parse;
+use crate::source::{ContainerError, DiskImage, ImageFormat, OpenedDisk, parse};
 use crate::text::shown;
 
 /// Why a disk image cannot be looked at.
@@ -28,9 +23,17 @@ pub enum ExamineError {
         /// What is wrong.
         error: DiskError,
     },
-    /// It is an image in a container of a known kind, whose content is not at its place.
-    #[error("{}: {found}", shown(path))]
+    /// It is in a container that cannot be opened, or names files that the user did not name.
+    #[error("{}: {error}", shown(path))]
     Container {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        error: ContainerError,
+    },
+    /// It is an image in a container of a known kind, which is not read here.
+    #[error("{}: {found}", shown(path))]
+    NotRead {
         /// The image.
         path: PathBuf,
         /// What it is, and what to do.
@@ -41,37 +44,50 @@ pub enum ExamineError {
     Thread(#[from] crate::source::OpenError),
 }
 
-/// Looks at the partition table of a raw disk image, and at what each partition holds. A thread that can do nothing else parses it.
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct ExamineRequest {
+    /// The image.
+    pub image: PathBuf,
+    /// Its format; found out by its first bytes if it is not given.
+    pub format: Option<ImageFormat>,
+    /// Files that it may name: its backing file, its data file, its extents. It gets no others.
+    pub with: Vec<PathBuf>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// How the disk lies in the image.
+    pub format: ImageFormat,
+    /// What is on it.
+    pub disk: Disk,
+}
+
+/// Looks at the partition table of a disk image, and at what each partition holds. A thread that can do nothing else parses it.
 ///
 /// # Errors
 /// See [`ExamineError`].
-pub fn examine(path: &Path) -> Result<Disk, ExamineError> {
-    let image = open(path)?;
-    let found = parse(|parsing| {
-        let disk = inarch_disk::examine(parsing, &image)?;
-        // A container has neither a table nor a file system at its start.
+pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
+    let path = || request.image.clone();
+    let image = DiskImage::open(&request.image, &request.with)?;
+    parse(|parsing| {
+        let opened = image.disk(parsing, request.format);
+        let OpenedDisk { disk: image, format, unused } =
+            opened.map_err(|error| ExamineError::Container { path: path(), error })?;
+        let disk = inarch_disk::examine(parsing, &image);
+        let mut disk = disk.map_err(|error| ExamineError::Disk { path: path(), error })?;
+        // A container of another kind has neither a table nor a file system at its start.
         let is_empty = disk.table.is_none() && disk.content.is_none();
-        let other = if is_empty { probe(parsing, &*image).ok() } else { None };
-        Ok((disk, other))
-    })?;
-    match found.map_err(|error| ExamineError::Disk { path: path.to_owned(), error })? {
-        (_, Some(Found::Other(found))) => Err(ExamineError::Container { path: path.to_owned(), found }),
-        (disk, _) => Ok(disk),
-    }
-}
-
-fn open(path: &Path) -> Result<Arc<dyn Backing>, ExamineError> {
-    let fail = |error| PathError::new(path, "cannot open it", error);
-    let file = File::open(path).map_err(fail)?;
-    let kind = file.metadata().map_err(fail)?.file_type();
-    let what = if kind.is_dir() {
-        "a directory, not a disk image"
-    } else if kind.is_block_device() {
-        "a block device; devices cannot be looked at yet, only image files"
-    } else if !kind.is_file() {
-        "no regular file, so no disk image"
-    } else {
-        return Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(fail)?));
-    };
-    Err(PathError::new(path, "cannot be looked at", io::Error::other(what)).into())
+        if is_empty
+            && format == ImageFormat::Raw
+            && request.format.is_none()
+            && let Ok(Found::Other(found)) = probe(parsing, &*image)
+        {
+            return Err(ExamineError::NotRead { path: path(), found });
+        }
+        let unused = unused.iter().map(|path| format!("it does not ask for {}, which was given with it", shown(path)));
+        disk.notes.extend(unused);
+        Ok(Examined { format, disk })
+    })?
 }

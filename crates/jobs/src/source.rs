@@ -1,5 +1,6 @@
 //! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
 
+mod disk_image;
 mod error;
 mod foreign;
 pub(crate) mod identity;
@@ -15,6 +16,8 @@ use std::{fmt, fs, io};
 use inarch_format::probe::Found;
 
 use crate::text::shown;
+pub use disk_image::{Container, ContainerError, ImageFormat};
+pub(crate) use disk_image::{DiskImage, OpenedDisk};
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use kind::FileKind;
