@@ -140,7 +140,7 @@ impl<M: Map> Backing for Mapped<M> {
             (Piece::Below, Some(below)) => below.read(start, length, out),
             (Piece::Packed { cluster, within }, _) => {
                 let unpacked = self.map.unpack(cluster)?;
-                let end = within.checked_add(length).unwrap_or(u64::MAX);
+                let end = within.saturating_add(length);
                 let bytes = unpacked.get(within as usize..end as usize);
                 out.copy_from(bytes.ok_or_else(|| {
                     damaged(format!("the cluster at byte {start} of the disk unpacks to too few bytes"))
