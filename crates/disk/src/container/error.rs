@@ -25,7 +25,7 @@ pub enum ContainerError {
     },
     /// It names a file that the user did not name.
     #[error(
-        "{kind}: it asks for another file, its {} {}; what an image names is opened only if you name it as well: --with FILE",
+        "{kind}: it asks for its {} {}; what an image names is opened only if you name it as well: --with FILE",
         reference.role,
         quoted(&reference.name)
     )]

@@ -105,7 +105,7 @@ impl<M: Map> Mapped<M> {
         let begins_before = at.checked_sub(within).is_some_and(|start| start < self.data.size());
         if !begins_before {
             return Err(damaged(format!(
-                "what is at byte {offset} of the disk would be at byte {at} of the file, beyond its end; the image is cut off or damaged"
+                "byte {offset} of the disk would be byte {at} of the file, beyond its end; the image is cut off or damaged"
             )));
         }
         Ok((Piece::Zeros, length.min(self.map.unit() - within)))

@@ -45,7 +45,7 @@ pub(super) fn open(opening: &mut Opening<'_, '_>, file: Arc<dyn Backing>) -> Res
         1 | 2 => {}
         3 | 4 => {
             return Err(kind.refused(
-                "it has only the differences to another image, which it does not name; 'VBoxManage clonemedium' makes a whole one",
+                "it has only the differences to another image; 'VBoxManage clonemedium' makes a whole one of it",
             ));
         }
         other => {

@@ -63,7 +63,7 @@ fn differences_are_read_over_the_parent_that_is_named() {
     fs::OpenOptions::new().write(true).open(images.path("upper.raw")).unwrap().set_len(LENGTH).unwrap();
     images.qemu_img("convert -O vpc -o force_size=on upper.raw child.vhd");
     let id = fs::read(images.path("parent.vhd")).unwrap()[68..84].to_vec();
-    let is_own = |sector: usize| sector % 7 < 3 || sector / 100 % 2 == 0;
+    let is_own = |sector: usize| sector % 7 < 3 || (sector / 100).is_multiple_of(2);
     differencing(&images, "child.vhd", r"C:\disks\parent.vhd", &id, is_own);
     let disk = images.open("child.vhd", Container::Vhd, &["parent.vhd"]).unwrap();
     let mut bytes = vec![0; LENGTH as usize];

@@ -117,7 +117,7 @@ pub(super) fn open(opening: &mut Opening<'_, '_>, file: Arc<dyn Backing>) -> Res
     let entries = blocks + blocks.saturating_sub(1) / chunk;
     if entries.saturating_mul(8) > length || table.checked_add(length).is_none_or(|end| end > file.size()) {
         return Err(refused(format!(
-            "its block allocation table, {length} bytes at byte {table}, has no room for {entries} entries or goes beyond the end of the file"
+            "its block allocation table, {length} bytes at byte {table}, lacks room for {entries} entries or is beyond the end"
         )));
     }
     let map = Blocks { tables: opening.tables(&file), table, block: metadata.block, chunk };
