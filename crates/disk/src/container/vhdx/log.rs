@@ -4,6 +4,7 @@
 //! The log is a ring of entries. The newest run of entries that follow each other and begin with the one that the last names
 //! as its tail is the active one; its changes are made in order.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -27,13 +28,19 @@ const MOST_CHANGES: usize = 64 << 10;
 type Change = Option<Box<[u8; SECTOR as usize]>>;
 type Changes = BTreeMap<u64, Change>;
 
+/// The most by which a file is to grow: the largest block. QEMU and Hyper-V grow it by blocks.
+const MOST_GROWTH: u64 = 256 << 20;
+
 /// An entry of the log.
 struct Entry {
     at: u64,
     length: u64,
     tail: u64,
     sequence: u64,
-    last_size: u64,
+    /// Bytes that the file had on its medium when the entry was written, and those that it is to have (`FlushedFileOffset`
+    /// and `LastFileOffset`).
+    flushed: u64,
+    last: u64,
 }
 
 /// The file with the changes of its log.
@@ -45,24 +52,21 @@ pub(super) fn replay(file: Arc<dyn Backing>, header: &Header) -> Result<Arc<dyn 
         )));
     }
     let ring = Container::Vhdx.bytes(&*file, header.log_at, length, "the log")?;
-    let ring = Ring { bytes: ring, log: header.log };
+    let ring = Ring { bytes: ring, log: header.log, left: Cell::new(length * 8) };
     let Some(run) = ring.newest_run() else {
         return Err(refused(
             "it was not closed properly, and its log has no valid entry; 'qemu-img check -r all' may repair it",
         ));
     };
-    if let Some(last) = run.last()
-        && last.last_size > file.size()
-    {
-        return Err(refused(format!(
-            "the file had {} bytes when it was written last, and has {}; it is cut off",
-            last.last_size,
-            file.size()
-        )));
+    let (flushed, last) = run.last().map_or((0, 0), |last| (last.flushed, last.last));
+    let size = file.size().max(last);
+    if flushed > file.size() || size - file.size() > MOST_GROWTH {
+        let reason = format!("by its log it had {flushed} bytes and was to have {last}, and it has {}", file.size());
+        return Err(refused(format!("{reason}; the image is cut off or damaged")));
     }
     let mut changes = Changes::new();
     for entry in &run {
-        let made = ring.changes_of(entry, &mut changes, file.size());
+        let made = ring.changes_of(entry, &mut changes, size);
         made.ok_or_else(|| {
             refused(format!(
                 "the log's entry at byte {} makes no sense, or changes too much; the image is damaged",
@@ -70,13 +74,15 @@ pub(super) fn replay(file: Arc<dyn Backing>, header: &Header) -> Result<Arc<dyn 
             ))
         })?;
     }
-    Ok(Arc::new(Replayed { file, changes }))
+    Ok(Arc::new(Replayed { file, changes, size }))
 }
 
 /// The log.
 struct Ring {
     bytes: Vec<u8>,
     log: Guid,
+    /// Bytes of which a checksum may still be computed: entries that overlap each other would make it a long time.
+    left: Cell<u64>,
 }
 
 impl Ring {
@@ -97,7 +103,11 @@ impl Ring {
         let header = self.bytes(at, HEADER as u64)?;
         let length = u64::from(u32_at(&header, 8)?);
         let is_header = header.starts_with(b"loge") && array(&header, 32) == Some(self.log);
-        if !is_header || length < SECTOR || !length.is_multiple_of(SECTOR) || !is_whole(&self.bytes(at, length)?) {
+        if !is_header || length < SECTOR || !length.is_multiple_of(SECTOR) {
+            return None;
+        }
+        self.left.set(self.left.get().checked_sub(length)?);
+        if !is_whole(&self.bytes(at, length)?) {
             return None;
         }
         Some(Entry {
@@ -105,7 +115,8 @@ impl Ring {
             length,
             tail: u64::from(u32_at(&header, 12)?),
             sequence: u64_at(&header, 16).filter(|sequence| *sequence > 0)?,
-            last_size: u64_at(&header, 56)?,
+            flushed: u64_at(&header, 48)?,
+            last: u64_at(&header, 56)?,
         })
     }
 
@@ -193,9 +204,21 @@ fn sector(descriptor: &[u8], data: &[u8], sequence: u64) -> Option<[u8; SECTOR a
 struct Replayed {
     file: Arc<dyn Backing>,
     changes: Changes,
+    /// The file's size, or what it is to be: the rest is zeros.
+    size: u64,
 }
 
 impl Replayed {
+    /// Reads what is not changed.
+    fn read_file(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let held = self.file.size().saturating_sub(offset).min(count);
+        if held > 0 {
+            self.file.read(offset, held, out)?;
+        }
+        out.fill_zeros(count - held);
+        Ok(())
+    }
+
     /// The changes of a range.
     fn changes(&self, offset: u64, count: u64) -> impl Iterator<Item = (&u64, &Change)> {
         self.changes.range(offset - offset % SECTOR..offset.saturating_add(count))
@@ -204,7 +227,7 @@ impl Replayed {
 
 impl Backing for Replayed {
     fn size(&self) -> u64 {
-        self.file.size()
+        self.size
     }
 
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
@@ -213,7 +236,7 @@ impl Backing for Replayed {
         for (start, change) in self.changes(offset, count) {
             let (from, to) = ((*start).max(at), (start + SECTOR).min(end));
             if from > at {
-                self.file.read(at, from - at, out)?;
+                self.read_file(at, from - at, out)?;
             }
             match change {
                 None => out.fill_zeros(to - from),
@@ -223,15 +246,16 @@ impl Backing for Replayed {
             }
             at = to;
         }
-        self.file.read(at, end - at, out)
+        self.read_file(at, end - at, out)
     }
 
     fn lends(&self, offset: u64, count: u64) -> bool {
-        self.changes(offset, count).next().is_none() && self.file.lends(offset, count)
+        let is_of_file = offset.checked_add(count).is_some_and(|end| end <= self.file.size());
+        is_of_file && self.changes(offset, count).next().is_none() && self.file.lends(offset, count)
     }
 
     fn lend(&self, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<()> {
-        if self.changes(offset, count).next().is_some() {
+        if !self.lends(offset, count) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         self.file.lend(offset, count, take)
@@ -257,16 +281,17 @@ mod tests {
                 5 * SECTOR + 100
             }
             fn read(&self, _: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+                assert!(count <= 5 * SECTOR + 100);
                 out.copy_from(&vec![7; count as usize]);
                 Ok(())
             }
         }
-        let changes = BTreeMap::from([(SECTOR, None), (2 * SECTOR, Some(Box::new([9; 4096]))), (5 * SECTOR, None)]);
-        let replayed = Replayed { file: Arc::new(Sevens), changes };
+        let changes = BTreeMap::from([(SECTOR, None), (2 * SECTOR, Some(Box::new([9; 4096])))]);
+        let replayed = Replayed { file: Arc::new(Sevens), changes, size: 6 * SECTOR };
         let mut whole = vec![7u8; replayed.size() as usize];
         whole[4096..8192].fill(0);
         whole[8192..12288].fill(9);
-        whole[5 * 4096..].fill(0);
+        whole[5 * 4096 + 100..].fill(0);
         for (start, end) in
             [(0, whole.len()), (1, 4096), (4095, 4097), (5000, 9000), (8192, 12_290), (20_479, 20_580), (3, 3)]
         {
