@@ -21,9 +21,36 @@ impl Backing for Bytes {
     }
 }
 
+/// Makes the checksums of a VHD right, or of a VHDX, so that what is behind them is met.
+fn seal(kind: Container, bytes: &mut [u8]) {
+    let end = bytes.len();
+    match kind {
+        Container::Vhd => {
+            for (start, length, at) in [(end.saturating_sub(512), 512, 64), (0, 512, 64), (512, 1024, 36)] {
+                let Some(bytes) = bytes.get_mut(start..start + length) else { continue };
+                bytes[at..at + 4].fill(0);
+                let sum = !bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+                bytes[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        Container::Vhdx => {
+            let blocks = [(64 << 10, 4096), (128 << 10, 4096), (192 << 10, 64 << 10), (256 << 10, 64 << 10)];
+            for (start, length) in blocks.into_iter().chain([(1 << 20, 8192), ((1 << 20) + 8192, 8192)]) {
+                let Some(bytes) = bytes.get_mut(start..start + length) else { continue };
+                bytes[4..8].fill(0);
+                let sum = crc32c::crc32c(bytes);
+                bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Opens the bytes, and gives them for every file that they ask for; reads some of the disk.
 pub fn open_and_read(kind: Container, bytes: &[u8]) {
-    let file: Arc<dyn Backing> = Arc::new(Bytes(bytes.to_vec()));
+    let mut bytes = bytes.to_vec();
+    seal(kind, &mut bytes);
+    let file: Arc<dyn Backing> = Arc::new(Bytes(bytes));
     let _ = recognise(Parsing::unconfined(), &*file);
     let mut asked = 0;
     let again = Arc::clone(&file);

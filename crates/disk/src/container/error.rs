@@ -45,5 +45,6 @@ pub(super) fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(200).collect();
     let more = if shown.len() < text.len() { "..." } else { "" };
-    format!("'{}{more}'", shown.chars().flat_map(char::escape_debug).collect::<String>().replace("\\'", "'"))
+    let shown = shown.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() });
+    format!("'{}{more}'", shown.collect::<String>())
 }

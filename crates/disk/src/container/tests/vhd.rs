@@ -18,7 +18,7 @@ fn fixed_and_dynamic_images_are_read() {
 }
 
 /// A footer's or header's checksum.
-fn seal(bytes: &mut [u8], at: usize) {
+pub(super) fn seal(bytes: &mut [u8], at: usize) {
     bytes[at..at + 4].fill(0);
     let sum = !bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
     bytes[at..at + 4].copy_from_slice(&sum.to_be_bytes());
@@ -75,7 +75,7 @@ fn differences_are_read_over_the_parent_that_is_named() {
     }
     assert!(disk.lends(0, LENGTH));
     let error = images.open("child.vhd", Container::Vhd, &[]).err().unwrap().to_string();
-    assert!(error.contains(r"'C:\\disks\\parent.vhd'"), "{error}");
+    assert!(error.contains(r"'C:\disks\parent.vhd'"), "{error}");
     // Another image of that name.
     images.qemu_img("convert -O vpc -o force_size=on raw parent.vhd");
     let error = images.open("child.vhd", Container::Vhd, &["parent.vhd"]).err().unwrap().to_string();

@@ -25,7 +25,7 @@ fn fixed_and_dynamic_images_are_read() {
 }
 
 /// The checksum of a header or an entry.
-fn seal(bytes: &mut [u8]) {
+pub(super) fn seal(bytes: &mut [u8]) {
     bytes[4..8].fill(0);
     let sum = crc32c::crc32c(bytes);
     bytes[4..8].copy_from_slice(&sum.to_le_bytes());
