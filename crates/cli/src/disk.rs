@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Above, Disk, Examined, Part, Signature, Table, examine};
+use inarch_jobs::examine::{Above, ExamineRequest, Examined, ExaminedDisk, Part, Signature, Table, examine};
 use inarch_jobs::shown;
+use inarch_jobs::source::ImageFormat;
 use serde_json::{Value, json};
 
+use crate::arguments::one_of;
 use crate::columns::columns;
 use crate::output::{answer, complain};
 use crate::size;
@@ -55,16 +57,26 @@ pub enum DiskCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch disk list guest.img
+  inarch disk list guest.qcow2
   inarch disk list --json guest.img | jq -r '.partitions[] | select(.format == \"ext4\") | .start'
+  inarch disk list snapshot.qcow2 --with base.qcow2
 
 Volumes are those of LVM, and RAID arrays of MD. Name all images that they lie on.
 
-The images are raw ones. Nothing is written to them, and neither root nor a mount is needed.")]
+The images are raw, qcow2, VDI, VHD, VHDX or VMDK. Nothing is written to them, and neither root nor a mount is needed.")]
 pub struct ListArguments {
     /// The disk images
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
+
+    /// Format of the image [default: by its first bytes]
+    #[arg(long, value_name = "raw|qcow2|vdi|vhd|vhdx|vmdk", hide_possible_values = true,
+        value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
+    pub format: Option<ImageFormat>,
+
+    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -85,9 +97,11 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn list(ListArguments { images, json }: ListArguments) -> anyhow::Result<ExitCode> {
-    let Examined { disks, volumes } = examine(&images)?;
-    for (image, disk) in images.iter().zip(&disks) {
+fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::Result<ExitCode> {
+    let request = ExamineRequest { images, format, with };
+    let Examined { disks, volumes } = examine(&request)?;
+    let images = request.images;
+    for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {
         disk.notes.iter().for_each(|note| complain(format_args!("{}: {note}", shown(image))));
     }
     volumes.notes.iter().for_each(complain);
@@ -141,7 +155,7 @@ fn volume_as_json(volume: &Above) -> Value {
     })
 }
 
-fn as_json(image: &Path, disk: &Disk) -> Value {
+fn as_json(image: &Path, ExaminedDisk { format: container, disk }: &ExaminedDisk) -> Value {
     let table = disk
         .table
         .as_ref()
@@ -166,6 +180,7 @@ fn as_json(image: &Path, disk: &Disk) -> Value {
     let content = disk.content.as_ref();
     json!({
         "image": image.to_string_lossy(),
+        "container": container.name(),
         "size": disk.size,
         "table": table,
         "partitions": disk.parts.iter().map(partition).collect::<Vec<_>>(),
@@ -193,8 +208,11 @@ fn volume_row(volume: &Above) -> Vec<String> {
 
 const HEADS: [&str; 8] = ["NR", "START", "SIZE", "TYPE", "NAME", "FORMAT", "LABEL", "UUID"];
 
-fn table(disk: &Disk) -> String {
-    let size = size::show(disk.size);
+fn table(ExaminedDisk { format, disk }: &ExaminedDisk) -> String {
+    let mut size = size::show(disk.size);
+    if *format != ImageFormat::Raw {
+        size += &format!(" in {format}");
+    }
     let Some(Table { kind, id, sector }) = &disk.table else {
         return match content(disk.content.as_ref()) {
             [format, label, uuid] if format != "-" => {

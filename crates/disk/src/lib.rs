@@ -4,6 +4,7 @@
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
 //! of a part, for the readers of file systems. [`above()`] finds what lies above the parts of one or several disks: the
 //! logical volumes of LVM and the arrays of MD.
+//! of a part, for the readers of file systems. A [`container`] makes a disk of an image that is not raw.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
 //! without end.
@@ -27,6 +28,7 @@
 mod above;
 #[cfg(test)]
 mod above_tests;
+pub mod container;
 mod gpt;
 pub mod guest;
 mod identifiers;

@@ -1,17 +1,13 @@
 //! `inarch disk`: looks at disk images. Nothing is written to them.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use inarch_block::{Backing, BackingFile};
+use inarch_confine::Parsing;
 pub use inarch_disk::{Above, Disk, DiskError, Part, Signature, Table, TableKind, Volumes};
 use inarch_format::probe::{Found, probe};
 
 use crate::path_error::PathError;
-use crate::source::parse;
+use crate::source::{ContainerError, DiskImage, ImageFormat, OpenedDisk, parse};
 use crate::text::shown;
 
 /// Why a disk image cannot be looked at.
@@ -28,9 +24,17 @@ pub enum ExamineError {
         /// What is wrong.
         error: DiskError,
     },
-    /// It is an image in a container of a known kind, whose content is not at its place.
-    #[error("{}: {found}", shown(path))]
+    /// It is in a container that cannot be opened, or names files that the user did not name.
+    #[error("{}: {error}", shown(path))]
     Container {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        error: ContainerError,
+    },
+    /// It is an image in a container of a known kind, which is not read here.
+    #[error("{}: {found}", shown(path))]
+    NotRead {
         /// The image.
         path: PathBuf,
         /// What it is, and what to do.
@@ -44,49 +48,72 @@ pub enum ExamineError {
     Thread(#[from] crate::source::OpenError),
 }
 
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct ExamineRequest {
+    /// The images.
+    pub images: Vec<PathBuf>,
+    /// Their format; found out by their first bytes if it is not given.
+    pub format: Option<ImageFormat>,
+    /// Files that they may name: backing files, data files, extents. They get no others.
+    pub with: Vec<PathBuf>,
+}
+
 /// What is on some images.
 pub struct Examined {
     /// The images, in the order of the paths.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<ExaminedDisk>,
     /// The volumes on all of them together.
     pub volumes: Volumes,
 }
 
-/// Looks at the partition tables of raw disk images, at what each partition holds, and at the volumes that lie on them: one
+/// What is on one image.
+#[derive(Clone, Debug)]
+pub struct ExaminedDisk {
+    /// How the disk lies in the image.
+    pub format: ImageFormat,
+    /// What is on it.
+    pub disk: Disk,
+}
+
+/// Looks at the partition tables of disk images, at what each partition holds, and at the volumes that lie on them: one
 /// may lie on several images. A thread that can do nothing else parses them.
 ///
 /// # Errors
 /// See [`ExamineError`].
-pub fn examine(paths: &[PathBuf]) -> Result<Examined, ExamineError> {
-    let images = paths.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
+pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
+    let open = |path: &PathBuf| Ok((path.clone(), DiskImage::open(path, &request.with)?));
+    let images = request.images.iter().map(open).collect::<Result<Vec<_>, PathError>>()?;
     parse(|parsing| {
         let (mut disks, mut pieces) = (Vec::new(), Vec::new());
-        for (path, image) in paths.iter().zip(&images) {
-            let fail = |error| ExamineError::Disk { path: path.clone(), error };
-            let disk = inarch_disk::examine(parsing, image).map_err(fail)?;
-            // A container has neither a table nor a file system at its start.
-            let is_empty = disk.table.is_none() && disk.content.is_none();
-            if is_empty && let Ok(Found::Other(found)) = probe(parsing, &**image) {
-                return Err(ExamineError::Container { path: path.clone(), found });
-            }
-            pieces.extend(disk.pieces(image, &shown(path)));
-            disks.push(disk);
+        let mut unused = request.with.clone();
+        for (path, image) in images {
+            let opened = image.disk(parsing, request.format);
+            let opened = opened.map_err(|error| ExamineError::Container { path: path.clone(), error })?;
+            unused.retain(|path| opened.unused.contains(path));
+            let disk = examine_one(parsing, &path, &opened, request.format.is_none())?;
+            pieces.extend(disk.pieces(&opened.disk, &shown(&path)));
+            disks.push(ExaminedDisk { format: opened.format, disk });
         }
-        let volumes = inarch_disk::above(parsing, &pieces).map_err(ExamineError::Volumes)?;
+        let mut volumes = inarch_disk::above(parsing, &pieces).map_err(ExamineError::Volumes)?;
+        let unused =
+            unused.iter().map(|path| format!("no image asks for {}, which was given with --with", shown(path)));
+        volumes.notes.extend(unused);
         Ok(Examined { disks, volumes })
     })?
 }
 
-fn open(path: &Path) -> Result<Arc<dyn Backing>, ExamineError> {
-    let fail = |error| PathError::new(path, "cannot open it", error);
-    let file = File::open(path).map_err(fail)?;
-    let kind = file.metadata().map_err(fail)?.file_type();
-    let what = if kind.is_dir() {
-        "a directory, not a disk image"
-    } else if !kind.is_file() && !kind.is_block_device() {
-        "neither a regular file nor a block device, so no disk"
-    } else {
-        return Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(fail)?));
-    };
-    Err(PathError::new(path, "cannot be looked at", io::Error::other(what)).into())
+fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {
+    let fail = |error| ExamineError::Disk { path: path.to_owned(), error };
+    let disk = inarch_disk::examine(parsing, &opened.disk).map_err(fail)?;
+    // A container of another kind has neither a table nor a file system at its start.
+    let is_empty = disk.table.is_none() && disk.content.is_none();
+    if is_empty
+        && is_guessed
+        && opened.format == ImageFormat::Raw
+        && let Ok(Found::Other(found)) = probe(parsing, &*opened.disk)
+    {
+        return Err(ExamineError::NotRead { path: path.to_owned(), found });
+    }
+    Ok(disk)
 }

@@ -1,6 +1,7 @@
 //! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
 
 mod disk;
+mod disk_image;
 mod error;
 mod foreign;
 pub(crate) mod identity;
@@ -19,6 +20,8 @@ use inarch_format::probe::Found;
 use crate::text::shown;
 pub use disk::OpenDiskError;
 pub(crate) use disk::{file_system, with_volumes};
+pub use disk_image::{Container, ContainerError, ImageFormat};
+pub(crate) use disk_image::{DiskImage, OpenedDisk};
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use inarch_disk::guest::Which;
@@ -47,6 +50,8 @@ pub enum Source {
         which: Which,
         /// The directory of it that is the tree's root; empty for the whole.
         within: PathBuf,
+        /// Files that the image may name: backing files, data files, extents. It gets no others.
+        with: Vec<PathBuf>,
     },
     /// A tar archive that comes through a pipe: a named one, or one that a shell made of `<(COMMAND)`.
     Pipe(PathBuf),
@@ -73,6 +78,15 @@ pub enum SourceError {
         path: PathBuf,
         /// Why not.
         error: io::Error,
+    },
+    /// It cannot be told what it is.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It names no other files.
+    #[error("{}: it is no disk image that names other files; leave --with out", shown(path))]
+    NoOthers {
+        /// What was named.
+        path: PathBuf,
     },
     /// It is something else.
     #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
@@ -124,13 +138,25 @@ impl Source {
         }
         match kind::recognise(&path).map_err(fail)? {
             Found::Source(kind) => Ok(Source::File { path, kind }),
-            Found::Other(_) if disk::is_disk(&path).map_err(fail)? => {
-                Ok(Source::Disk { path, which: Which::Auto, within: PathBuf::new() })
+            Found::Other(_) | Found::Unknown if disk::is_disk(&path)? => {
+                Ok(Source::Disk { path, which: Which::Auto, within: PathBuf::new(), with: Vec::new() })
             }
             Found::Other(found) => Err(SourceError::NotRead { path, found }),
             Found::Zeros | Found::Unknown => {
                 Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() })
             }
+        }
+    }
+
+    /// Names files that a disk image may name: backing files, data files, extents.
+    ///
+    /// # Errors
+    /// It is no disk image.
+    pub fn with(self, files: &[PathBuf]) -> Result<Source, SourceError> {
+        match self {
+            other if files.is_empty() => Ok(other),
+            Source::Disk { path, which, within, .. } => Ok(Source::Disk { path, which, within, with: files.to_vec() }),
+            other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
         }
     }
 
@@ -228,7 +254,7 @@ impl fmt::Display for Source {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
-            Source::Disk { path, which, within } => {
+            Source::Disk { path, which, within, .. } => {
                 f.write_str(&shown(path))?;
                 match which {
                     Which::Named(name) => write!(f, ":{}", shown(Path::new(name)))?,

@@ -33,6 +33,10 @@ pub struct ImageArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     pub image: OsString,
 
+    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+
     /// Read what can be read of a damaged image, and report the rest
     #[arg(long)]
     pub salvage: bool,
@@ -40,7 +44,7 @@ pub struct ImageArguments {
 
 impl ImageArguments {
     fn open(&self) -> anyhow::Result<Guest> {
-        let guest = Guest::open(&Source::parse(&self.image)?, self.salvage)?;
+        let guest = Guest::open(&Source::parse(&self.image)?.with(&self.with)?, self.salvage)?;
         for note in guest.notes() {
             complain(format_args!("{}: {note}", shown(Path::new(&self.image))));
         }

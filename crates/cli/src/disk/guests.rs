@@ -1,6 +1,7 @@
 //! `inarch disk df` and `inarch disk inspect`: what is on a guest's disk as a whole.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -21,6 +22,10 @@ pub struct DfArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
+    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+
     /// Print JSON: numbers in bytes
     #[arg(long)]
     json: bool,
@@ -39,6 +44,10 @@ pub struct InspectArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
+    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+
     /// List the packages too
     #[arg(long)]
     packages: bool,
@@ -50,7 +59,7 @@ pub struct InspectArguments {
 
 /// `inarch disk df`.
 pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&Source::parse(&arguments.image)?)?;
+    let all = usage(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
     answer(if arguments.json {
         serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
     } else {
@@ -107,7 +116,7 @@ fn usage_json(usage: &Usage) -> Value {
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
-    let found = inspect(&Source::parse(&arguments.image)?)?;
+    let found = inspect(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
     if arguments.json {
         answer(serde_json::to_string_pretty(&found.iter().map(inspection_json).collect::<Vec<_>>())? + "\n")?;
     } else if found.is_empty() {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stdout};
+use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stdout};
 
 /// What blkid says of a part of an image: TYPE, LABEL and UUID.
 fn blkid(image: &Path, offset: u64, size: u64) -> [Option<String>; 3] {
@@ -66,7 +66,7 @@ fn with_their_partitions() {
 fn or_refused_in_one_line() {
     let dir = scratch();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    host("qemu-img", &["create", "-q", "-f", "qcow2", "guest.qcow2", "1G"], dir.path());
+    host("qemu-img", &["create", "-q", "-f", "qed", "guest.qed", "1G"], dir.path());
     host("sh", &["-ec", "truncate -s 8M bad; echo label: gpt | /sbin/sfdisk -q bad"], dir.path());
     let mut bad = fs::read(at("bad")).unwrap();
     let last = bad.len() - 512;
@@ -74,7 +74,7 @@ fn or_refused_in_one_line() {
     bad[last + 40] ^= 1;
     fs::write(at("bad"), bad).unwrap();
     for (image, parts) in [
-        (at("guest.qcow2"), &["guest.qcow2", "qcow2", "qemu-img convert"][..]),
+        (at("guest.qed"), &["guest.qed", "QED", "qemu-img convert"][..]),
         (at("bad"), &["bad", "partition table is damaged", "first copy", "second copy"]),
         (at("none"), &["none", "No such file"]),
         (at(""), &["directory"]),
@@ -146,4 +146,104 @@ fn with_their_logical_volumes() {
         assert_status(&output, 0);
         assert_eq!(stdout(&output), "ID=guest\n", "{name}");
     }
+}
+
+/// A partitioned disk, and its image in every container. The raw one lies beside them as disk.img.
+fn containers(dir: &Path) -> [&'static str; 6] {
+    let script = "truncate -s 40M disk.img
+        printf 'label: gpt\\nsize=8M,type=U,name=EFI\\nsize=20M,type=L,name=root\\n' | /sbin/sfdisk -q disk.img
+        truncate -s 20M part; /sbin/mke2fs -q -t ext4 -L rootfs part
+        dd if=part of=disk.img bs=1M seek=9 conv=notrunc,sparse status=none; rm part
+        qemu-img convert -O qcow2 -c disk.img guest.qcow2
+        qemu-img convert -O vdi disk.img guest.vdi
+        qemu-img convert -O vpc -o force_size=on disk.img guest.vhd
+        qemu-img convert -O vhdx disk.img guest.vhdx
+        qemu-img convert -O vmdk disk.img guest.vmdk
+        qemu-img convert -O vmdk -o subformat=streamOptimized disk.img stream.vmdk";
+    host("sh", &["-ec", script], dir);
+    ["guest.qcow2", "guest.vdi", "guest.vhd", "guest.vhdx", "guest.vmdk", "stream.vmdk"]
+}
+
+fn listed(dir: &Path, words: &[&str]) -> Value {
+    let output = inarch_in(dir, words);
+    assert_status(&output, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// `inarch disk list --json` with these words, in a directory.
+fn inarch_in(dir: &Path, words: &[&str]) -> std::process::Output {
+    Command::new(INARCH).args(["disk", "list", "--json"]).args(words).current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn in_every_container() {
+    let dir = scratch();
+    let images = containers(dir.path());
+    let raw = listed(dir.path(), &["disk.img"]);
+    assert_eq!(raw["partitions"][1]["label"], "rootfs");
+    for image in images {
+        let mut found = listed(dir.path(), &[image]);
+        let kind = Path::new(image).extension().unwrap().to_str().unwrap();
+        assert_eq!(found["container"], kind);
+        for field in ["image", "container"] {
+            found[field] = raw[field].clone();
+        }
+        assert_eq!(found, raw, "{image}");
+        // A format that it is not.
+        let other = if kind == "vdi" { "qcow2" } else { "vdi" };
+        let output = inarch_in(dir.path(), &["--format", other, image]);
+        assert_status(&output, 125);
+        assert_one_line(&output, &[image, other]);
+    }
+    assert!(listed(dir.path(), &["--format", "raw", "guest.qcow2"])["table"].is_null());
+    let output = inarch(["disk", "list", dir.path().join("guest.qcow2").to_str().unwrap()]);
+    assert!(stdout(&output).starts_with("40.0 MiB in qcow2, gpt "), "{output:?}");
+}
+
+/// The bytes of an image decide which files it names; the user, which of them are opened.
+#[test]
+fn without_a_file_that_only_the_image_names() {
+    let dir = scratch();
+    containers(dir.path());
+    let script = "mkdir host; mv disk.img host/secret
+        qemu-img create -q -f qcow2 -b $PWD/host/secret -F raw backing.qcow2
+        qemu-img create -q -f qcow2 -o data_file=$PWD/new,data_file_raw=on data.qcow2 40M; mv new spare
+        sed -i s,$PWD/new,$PWD/key, data.qcow2; mkfifo key
+        qemu-img create -q -f vmdk -o subformat=monolithicFlat flat.vmdk 40M
+        sed -i s,flat-flat.vmdk,/etc/passwd, flat.vmdk
+        qemu-img create -q -f qcow2 -b backing.qcow2 -F qcow2 chain.qcow2";
+    host("sh", &["-ec", script], dir.path());
+    for (image, asks) in [
+        ("backing.qcow2", "backing file '"),
+        ("data.qcow2", "data file '"),
+        ("flat.vmdk", "extent '/etc/passwd'"),
+        ("chain.qcow2", "backing file 'backing.qcow2'"),
+    ] {
+        let output = Command::new("strace")
+            .args(["-f", "-qq", "-o", "log", "-e", "trace=open,openat,openat2", INARCH, "disk", "list", image])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert_status(&output, 125);
+        assert_one_line(&output, &[image, asks, "--with FILE"]);
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        assert!(log.contains(image), "{log}");
+        for named in ["secret", "key", "passwd", "\"backing.qcow2"] {
+            assert!(image.contains(named.trim_matches('"')) || !log.contains(named), "{image} opens {named}: {log}");
+        }
+    }
+    // What the user names is opened, wherever it is.
+    host("sh", &["-ec", "mv host/secret ."], dir.path());
+    let with = ["--with", "secret", "--with", "backing.qcow2"];
+    for (image, with) in [("backing.qcow2", &with[..2]), ("chain.qcow2", &with)] {
+        let found = listed(dir.path(), &[&[image], with].concat());
+        assert_eq!(found["partitions"][1]["label"], "rootfs", "{image}");
+    }
+    // Not what is no regular file, and not silently what nobody asked for.
+    let output = inarch_in(dir.path(), &["data.qcow2", "--with", "key"]);
+    assert_status(&output, 125);
+    assert_one_line(&output, &["key", "no regular file"]);
+    let output = inarch_in(dir.path(), &["guest.qcow2", "--with", "secret"]);
+    assert_status(&output, 0);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no image asks for secret"), "{output:?}");
 }

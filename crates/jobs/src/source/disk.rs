@@ -1,22 +1,20 @@
 //! A disk image, or a volume in one, as a source.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_block::{Backing, BackingFile};
-use inarch_confine::{Parse, Parsing};
+use inarch_confine::Parsing;
 use inarch_disk::guest::{NotFound, Which, named, select};
 use inarch_disk::{DiskError, DiskVolume};
 use inarch_format::probe::{FileKind, Found, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::Volume;
 
-use super::{OpenError, Source, parse};
+use super::{ContainerError, DiskImage, ImageFormat, OpenError, OpenedDisk, Source, parse};
 
 /// Why a disk's file system cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +22,9 @@ pub enum OpenDiskError {
     /// The disk cannot be read, or its partition table is damaged.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// It is in a container that cannot be opened, or names files that the user did not name.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     /// There is no such file system.
     #[error(transparent)]
     NotFound(#[from] NotFound),
@@ -46,7 +47,7 @@ pub(super) fn split(text: &OsStr) -> Option<Source> {
         let image = Path::new(OsStr::from_bytes(image));
         if image.is_file() || is_device(image) {
             let (which, within) = parts(name.get(1..)?);
-            return Some(Source::Disk { path: image.to_owned(), which, within });
+            return Some(Source::Disk { path: image.to_owned(), which, within, with: Vec::new() });
         }
     }
     None
@@ -69,22 +70,29 @@ fn parts(text: &[u8]) -> (Which, PathBuf) {
     (if name == "auto" { Which::Auto } else { Which::Named(name) }, within)
 }
 
-/// Whether a file is a disk with a partition table.
-pub(super) fn is_disk(path: &Path) -> io::Result<bool> {
-    let image: Arc<dyn Backing> = Arc::new(BackingFile::new(File::open(path)?, path.to_owned())?);
-    let examined = Parse::new().run(|parsing| inarch_disk::examine(parsing, &image), || {})?;
-    // What is wrong with a damaged table is said when the disk is opened.
-    Ok(examined.map_or(true, |disk| disk.table.is_some()))
+/// Whether a file is a disk with a partition table or with parts of larger volumes, or a container of one.
+pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
+    let image = DiskImage::open(path, &[])?;
+    parse(|parsing| {
+        let Ok(OpenedDisk { disk, format, .. }) = image.disk(parsing, None) else {
+            // What is wrong with a container is said when it is opened, and so below.
+            return true;
+        };
+        let examined = inarch_disk::examine(parsing, &disk);
+        format != ImageFormat::Raw
+            || examined.map_or(true, |found| found.table.is_some() || !found.pieces(&disk, "").is_empty())
+    })
 }
 
 /// Opens the file system on a disk that `which` means; its root is the directory `within`, unless that is empty.
 pub(super) fn open(
     parsing: Parsing,
-    image: &Arc<dyn Backing>,
+    image: DiskImage,
     (which, within): (&Which, &Path),
     damage: Damage,
 ) -> Result<Arc<dyn Volume>, OpenDiskError> {
-    let volumes = inarch_disk::volumes(parsing, 0, image)?;
+    let OpenedDisk { disk, .. } = image.disk(parsing, None)?;
+    let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
     select(volumes, which, within.as_os_str().as_bytes(), &mut |volume| file_system(parsing, volume, damage))
 }
 
@@ -96,19 +104,18 @@ pub(crate) fn with_volumes<T: Send>(
     source: &Source,
     look: impl FnOnce(Parsing, Vec<DiskVolume>) -> T + Send,
 ) -> Result<T, OpenError> {
-    let (path, which) = match source {
-        Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto),
-        Source::Disk { path, which, .. } => (path, which),
+    let (path, which, with) = match source {
+        Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto, &Vec::new()),
+        Source::Disk { path, which, with, .. } => (path, which, with),
         other => {
             let error = io::Error::other("a directory or an archive has no volumes; name a disk image");
             return Err(OpenError::path(other.path(), "cannot be looked at as a disk", error));
         }
     };
-    let fail = |error| OpenError::path(path, "cannot open it", error);
-    let image = File::open(path).and_then(|file| BackingFile::new(file, path.clone())).map_err(fail)?;
-    let image: Arc<dyn Backing> = Arc::new(image);
+    let image = DiskImage::open(path, with)?;
     let looked = parse(|parsing| {
-        let volumes = inarch_disk::volumes(parsing, 0, &image)?;
+        let OpenedDisk { disk, .. } = image.disk(parsing, None)?;
+        let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
         Ok(look(parsing, named(volumes, which)?))
     })?;
     looked.map_err(|error| OpenError::Disk { path: path.clone(), error })

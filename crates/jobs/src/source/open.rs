@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inarch_block::{BackedFiles, Backing, BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_confine::Parsing;
 use inarch_format::oci::ImageConfig;
 use inarch_format::{Damage, Host, ReadError, ThisHost, TreeAndContent, oci};
@@ -19,7 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{FileKind, OpenError, Source, Which, disk, in_use};
+use super::{DiskImage, FileKind, OpenError, Source, Which, disk, in_use};
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -130,29 +130,33 @@ pub(crate) struct OpenedVolume {
 
 /// Opens a disk image with a file system for reading on demand; `None` for any other source.
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
-    let path = match source {
-        Source::File { path, kind: FileKind::Volume(_) } | Source::Disk { path, .. } => path,
+    let damage = damage(salvage);
+    let (path, volume, stamp) = match source {
+        Source::File { path, kind: FileKind::Volume(reader) } => {
+            let cannot_open = |error| OpenError::path(path, "cannot open it", error);
+            let file = File::open(path).map_err(cannot_open)?;
+            let stamp = stamp(&file).map_err(cannot_open)?;
+            let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
+            let volume = parse(|parsing| reader.open(parsing, image, damage))?;
+            (path, volume.map_err(|error| OpenError::Read { path: path.clone(), error })?, stamp)
+        }
+        Source::Disk { path, which, within, with } => {
+            let mut known = Vec::new();
+            for file in [path].into_iter().chain(with) {
+                let cannot_open = |error| OpenError::path(file, "cannot open it", error);
+                known.extend(File::open(file).and_then(|file| stamp(&file)).map_err(cannot_open)?);
+            }
+            let name = if let Which::Named(name) = which { name } else { "" };
+            for part in [name.as_bytes(), within.as_os_str().as_bytes()] {
+                known.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                known.extend_from_slice(part);
+            }
+            let image = DiskImage::open(path, with)?;
+            let volume = parse(|parsing| disk::open(parsing, image, (which, within), damage))?;
+            (path, volume.map_err(|error| OpenError::Disk { path: path.clone(), error })?, known)
+        }
         _ => return Ok(None),
     };
-    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
-    let file = File::open(path).map_err(cannot_open)?;
-    let mut stamp = stamp(&file).map_err(cannot_open)?;
-    let image: Arc<dyn Backing> = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
-    let damage = damage(salvage);
-    let fail = |error| OpenError::Read { path: path.clone(), error };
-    let fail_disk = |error| OpenError::Disk { path: path.clone(), error };
-    let volume = parse(|parsing| match source {
-        Source::File { kind: FileKind::Volume(reader), .. } => reader.open(parsing, image, damage).map_err(fail),
-        Source::Disk { which, within, .. } => disk::open(parsing, &image, (which, within), damage).map_err(fail_disk),
-        _ => Err(fail(ReadError::Io { offset: 0, error: io::ErrorKind::InvalidInput.into() })),
-    })??;
-    if let Source::Disk { which, within, .. } = source {
-        let name = if let Which::Named(name) = which { name } else { "" };
-        for part in [name.as_bytes(), within.as_os_str().as_bytes()] {
-            stamp.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            stamp.extend_from_slice(part);
-        }
-    }
     let notes = in_use::note(path).into_iter().chain(volume.notes()).collect();
     Ok(Some(OpenedVolume { volume, notes, stamp }))
 }
