@@ -112,7 +112,9 @@ END
 #[test]
 fn with_their_logical_volumes() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: with_their_logical_volumes: lvm2 takes devices only, and only root makes them of files");
+        return println!(
+            "skipped: with_their_logical_volumes: lvm2 takes devices only, and only root makes them of files"
+        );
     }
     let dir = scratch();
     let listed = host("sh", &["-ec", GROUP], dir.path());
