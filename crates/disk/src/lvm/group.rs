@@ -87,6 +87,11 @@ fn is_name(name: &str) -> bool {
         && name.len() <= LONGEST_NAME
 }
 
+/// Whether it may be an identifier.
+fn is_id(id: &str) -> bool {
+    (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 impl Group {
     /// The group that a text describes, or what is wrong.
     pub fn of(whole: &Section<'_>) -> Result<Group, String> {
@@ -99,7 +104,9 @@ impl Group {
         }
         let extent =
             group.number("extent_size").and_then(|sectors| sectors.checked_mul(SECTOR)).filter(|size| *size > 0);
-        let (Some(id), Some(sequence), Some(extent)) = (group.text("id"), group.number("seqno"), extent) else {
+        let (Some(id), Some(sequence), Some(extent)) =
+            (group.text("id").filter(|id| is_id(id)), group.number("seqno"), extent)
+        else {
             return Err("lacks the volume group's id, seqno or extent_size".to_owned());
         };
         let sections = |name| group.section(name).map(|section| &section.sections[..]).unwrap_or_default();
@@ -139,7 +146,7 @@ fn logical(name: &str, volume: &Section<'_>, unread: Option<&str>) -> Logical {
     let extents = sections.iter().filter_map(|(_, section)| section.number("extent_count"));
     Logical {
         name: name.to_owned(),
-        id: volume.text("id").map(str::to_owned),
+        id: volume.text("id").filter(|id| is_id(id)).map(str::to_owned),
         is_visible: is_snapshot || (volume.lists("status", "VISIBLE") && !is_tie),
         extents: extents.fold(0, u64::saturating_add),
         segments: unread.map_or_else(|| segments(&sections), |why| Err(why.to_owned())),

@@ -1,12 +1,12 @@
 //! Where the bytes of a group's logical volumes are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use inarch_block::Backing;
 
+use super::Physical;
 use super::group::{Area, Group, Kind, Logical, Segment};
-use crate::above::Piece;
 use crate::mapped::{Leg, Mapped, Run, SECTOR};
 use crate::read::{bytes, u32_at, u64_at};
 
@@ -17,13 +17,35 @@ const DEEPEST: usize = 8;
 #[derive(Clone)]
 pub struct Made {
     pub bytes: Arc<dyn Backing>,
-    /// The names of the pieces below it.
-    pub on: BTreeSet<String>,
+    /// The pieces below it.
+    pub on: Below,
+}
+
+/// Some of the pieces: a bit each, by their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Below(Vec<u64>);
+
+impl Below {
+    fn add(&mut self, piece: usize) {
+        let word = piece / 64;
+        self.0.resize(self.0.len().max(word + 1), 0);
+        self.0.iter_mut().skip(word).take(1).for_each(|word| *word |= 1 << (piece % 64));
+    }
+
+    fn add_all(&mut self, other: &Below) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
+    }
+
+    /// Whether a piece is one of them.
+    pub fn has(&self, piece: usize) -> bool {
+        self.0.get(piece / 64).is_some_and(|word| word >> (piece % 64) & 1 == 1)
+    }
 }
 
 /// What there is of each logical volume, by name: its bytes, or why they cannot be read. Those that lie on themselves are
 /// left out.
-pub fn volumes<'a>(group: &'a Group, physical: &HashMap<String, &Piece>) -> HashMap<&'a str, Result<Made, String>> {
+pub fn volumes<'a>(group: &'a Group, physical: &Physical<'_>) -> HashMap<&'a str, Result<Made, String>> {
     let mut maker = Maker { group, physical, made: HashMap::new() };
     let mut waiting: Vec<&Logical> = group.logical.iter().collect();
     // Each round makes those that lie on volumes of the rounds before.
@@ -63,14 +85,14 @@ impl From<String> for Not {
 
 struct Maker<'a, 'b> {
     group: &'a Group,
-    physical: &'b HashMap<String, &'b Piece>,
+    physical: &'b Physical<'b>,
     made: HashMap<&'a str, Result<Made, String>>,
 }
 
 impl Maker<'_, '_> {
     fn volume(&self, volume: &Logical) -> Result<Made, Not> {
         let segments = volume.segments.as_ref().map_err(|why| Not::Ever(why.clone()))?;
-        let (mut runs, mut on) = (Vec::with_capacity(segments.len()), BTreeSet::new());
+        let (mut runs, mut on) = (Vec::with_capacity(segments.len()), Below::default());
         for segment in segments {
             runs.push(self.run(segment, &mut on)?);
         }
@@ -78,7 +100,7 @@ impl Maker<'_, '_> {
         Ok(Made { bytes: Arc::new(bytes), on })
     }
 
-    fn run(&self, segment: &Segment, on: &mut BTreeSet<String>) -> Result<Run, Not> {
+    fn run(&self, segment: &Segment, on: &mut Below) -> Result<Run, Not> {
         let length = self.bytes_of(segment.count)?;
         match &segment.kind {
             Kind::Zeros => Ok(Run { length, legs: Vec::new(), chunk: 0 }),
@@ -94,17 +116,19 @@ impl Maker<'_, '_> {
         extents.checked_mul(self.group.extent).ok_or_else(|| "a segment has a size that cannot be".to_owned().into())
     }
 
-    fn leg(&self, area: &Area, on: &mut BTreeSet<String>) -> Result<Leg, Not> {
+    fn leg(&self, area: &Area, on: &mut Below) -> Result<Leg, Not> {
         let start = self.bytes_of(area.start)?;
         if let Some(volume) = self.group.physical.get(&area.name) {
-            let Some(piece) = self.physical.get(&volume.id) else { return Err(format!("{volume} is missing").into()) };
+            let Some((index, piece)) = self.physical.get(&volume.id) else {
+                return Err(format!("{volume} is missing").into());
+            };
             let at = volume.start.checked_add(start).ok_or("a physical volume has a size that cannot be".to_owned())?;
-            on.insert(piece.name.clone());
+            on.add(*index);
             return Ok(Leg { backing: Arc::clone(&piece.backing), at });
         }
         match self.made.get(area.name.as_str()) {
             Some(Ok(made)) => {
-                on.extend(made.on.iter().cloned());
+                on.add_all(&made.on);
                 Ok(Leg { backing: Arc::clone(&made.bytes), at: start })
             }
             Some(Err(why)) => Err(why.clone().into()),
@@ -114,10 +138,10 @@ impl Maker<'_, '_> {
     }
 
     /// The best of several copies: one that can be read, is whole, and took part in the last write.
-    fn copy(&self, copies: &[(Option<String>, Area)], on: &mut BTreeSet<String>) -> Result<Leg, Not> {
+    fn copy(&self, copies: &[(Option<String>, Area)], on: &mut Below) -> Result<Leg, Not> {
         let (mut found, mut why) = (Vec::new(), None);
         for (position, (state, area)) in copies.iter().enumerate() {
-            let mut below = BTreeSet::new();
+            let mut below = Below::default();
             let state = state.as_ref().map(|name| self.leg(&Area { name: name.clone(), start: 0 }, &mut below));
             match (self.leg(area, &mut below), state) {
                 (Err(Not::Yet), _) | (_, Some(Err(Not::Yet))) => return Err(Not::Yet),
@@ -136,7 +160,7 @@ impl Maker<'_, '_> {
         let whole = found.into_iter().filter(|(position, .., state)| state.is_whole && !is_failed(*position));
         let best = whole.reduce(|best, other| if best.3.events < other.3.events { other } else { best });
         let (_, leg, below, _) = best.ok_or_else(|| why.unwrap_or_else(|| "no copy of it is whole".to_owned()))?;
-        on.extend(below);
+        on.add_all(&below);
         Ok(leg)
     }
 }

@@ -20,23 +20,28 @@ use crate::above::{Above, Piece, Volumes};
 /// The most bytes of text that are read of all physical volumes.
 const MOST_TEXT: usize = 64 << 20;
 
+/// The most logical volumes of all groups that are listed.
+const MOST_VOLUMES: usize = 8192;
+
+/// The pieces with their places in the order of all, by the identifiers of their physical volumes.
+type Physical<'a> = HashMap<String, (usize, &'a Piece)>;
+
 /// Adds the logical volumes of the groups on `pieces`.
 pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> {
-    // Pieces by the identifiers of their physical volumes.
-    let mut physical: HashMap<String, &Piece> = HashMap::new();
+    let mut physical = Physical::new();
     // Groups in the order in which they are found.
     let mut groups: Vec<Group> = Vec::new();
     let (mut known, mut read) = (HashSet::new(), 0);
-    for piece in pieces {
+    for (index, piece) in pieces.iter().enumerate() {
         let Some(label) = label::label(&*piece.backing, &piece.name, &mut found.notes)? else { continue };
-        if let Some(first) = physical.get(&label.id) {
+        if let Some((_, first)) = physical.get(&label.id) {
             let (name, first) = (&piece.name, &first.name);
             found
                 .notes
                 .push(format!("{name}: it has the identifier of the LVM physical volume on {first}; it is left out"));
             continue;
         }
-        physical.insert(label.id.clone(), piece);
+        physical.insert(label.id.clone(), (index, piece));
         for text in label::texts(&*piece.backing, &label, &piece.name, &mut found.notes)? {
             // Every physical volume of a group has the same text, as a rule.
             if known.contains(&text) {
@@ -76,7 +81,7 @@ fn add(group: Group, groups: &mut Vec<Group>) {
 }
 
 /// Adds the logical volumes of a group that users see.
-fn show(group: &Group, name: &str, physical: &HashMap<String, &Piece>, found: &mut Volumes) {
+fn show(group: &Group, name: &str, physical: &Physical<'_>, found: &mut Volumes) {
     let mut missing: Vec<_> = group.physical.values().filter(|volume| !physical.contains_key(&volume.id)).collect();
     missing.sort_by_key(|volume| &volume.id);
     for volume in missing {
@@ -90,9 +95,13 @@ fn show(group: &Group, name: &str, physical: &HashMap<String, &Piece>, found: &m
     }
     let bytes = map::volumes(group, physical);
     for volume in group.logical.iter().filter(|volume| volume.is_visible) {
+        if found.list.len() >= MOST_VOLUMES {
+            found.notes.push(format!("volume group {name}: there are too many logical volumes; the rest is left out"));
+            break;
+        }
         let made = bytes.get(volume.name.as_str()).cloned();
         let (bytes, on) = match made {
-            Some(Ok(made)) => (Ok(made.bytes), made.on.into_iter().collect()),
+            Some(Ok(made)) => (Ok(made.bytes), names(&made.on, physical)),
             Some(Err(why)) => (Err(why), Vec::new()),
             None => (Err("it lies on itself, or on too many volumes above each other".to_owned()), Vec::new()),
         };
@@ -107,4 +116,11 @@ fn show(group: &Group, name: &str, physical: &HashMap<String, &Piece>, found: &m
             bytes,
         });
     }
+}
+
+/// The names of pieces, by their order.
+fn names(on: &map::Below, physical: &Physical<'_>) -> Vec<String> {
+    let mut pieces: Vec<_> = physical.values().filter(|(index, _)| on.has(*index)).collect();
+    pieces.sort_by_key(|(index, _)| *index);
+    pieces.into_iter().map(|(_, piece)| piece.name.clone()).collect()
 }
