@@ -89,7 +89,7 @@ impl Listing<'_> {
         if runs.is_empty() {
             return Ok(None);
         }
-        if number % per_block != 0 {
+        if !number.is_multiple_of(per_block) {
             return Err(damaged("has an index with a block at an odd place"));
         }
         self.block(&runs, number / per_block, seal::TREE).map(Some)

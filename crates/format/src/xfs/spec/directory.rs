@@ -135,7 +135,7 @@ impl<'a> Names<'a> {
         };
         // Each part ends with the offset of its start.
         let tag = be16(part, length.checked_sub(2)?)?;
-        let fits = length >= UNIT && length % UNIT == 0 && usize::from(tag) == self.at;
+        let fits = length >= UNIT && length.is_multiple_of(UNIT) && usize::from(tag) == self.at;
         fits.then_some((length, entry))
     }
 }
