@@ -1,5 +1,6 @@
 //! What several fuzz targets build their inputs from.
 
 pub mod archive;
+pub mod asked;
 pub mod guest;
 pub mod image;

@@ -14,7 +14,7 @@ use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathL
 pub const SRC_HELP: &str = "\
 A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as \
 'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images; \
-or a disk image with an ext4, erofs or squashfs file system. Files are told apart by their content.";
+or a disk image with an ext4, erofs, squashfs, FAT, exFAT or ISO 9660 file system. Files are told apart by their content.";
 
 /// Filters, owners, times and labels.
 #[derive(Args, Debug, Clone, Default, PartialEq)]

@@ -102,7 +102,7 @@ fn rock_ridge_is_read_with_moved_directories() {
         run(Command::new("bsdtar").arg("-xpf").arg(&image).arg("-C").arg(&unpacked));
         let [mut found, mut unpacked] = [facts_of_tree(&opened), facts_of_directory(&unpacked)].map(of_source);
         // bsdtar loses a slash of a target in two fields.
-        [&mut found, &mut unpacked].map(|facts| facts.remove(&b"link2"[..]));
+        [&mut found, &mut unpacked].iter_mut().for_each(|facts| drop(facts.remove(&b"link2"[..])));
         assert_facts(&found, &unpacked);
     }
 }
