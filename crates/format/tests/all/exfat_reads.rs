@@ -1,7 +1,7 @@
 //! exFATs that mkfs.exfat made, and that exfat-fuse or this file wrote to.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -175,7 +175,8 @@ fn what_was_written_here_is_read() {
 
 #[test]
 fn damage_is_named_and_salvaged() {
-    let cases: [(&str, fn(&mut Made)); 5] = [
+    type Damaging = fn(&mut Made);
+    let cases: [(&str, Damaging); 5] = [
         ("the checksum of its boot region", |made| made.image[100] ^= 1),
         ("its checksum is wrong", |made| made.image[made.entry - 40] ^= 1),
         ("it has no content", |made| {
@@ -211,12 +212,27 @@ fn seen_names(opened: &TreeAndContent) -> Vec<Vec<u8>> {
     opened.tree.inodes().map(|(id, _)| opened.tree.path(id)).collect()
 }
 
-/// Mounts an image by exfat-fuse, as long as it lives.
-struct Mounted<'a>(&'a Path);
+/// An image that exfat-fuse has mounted, through a loop device.
+struct Mounted {
+    device: String,
+    at: PathBuf,
+}
 
-impl Drop for Mounted<'_> {
+impl Mounted {
+    /// None where that cannot be done.
+    fn new(image: &Path, at: &Path) -> Option<Mounted> {
+        let looped = Command::new("losetup").args(["-f", "--show"]).arg(image).output().ok()?;
+        let device = String::from_utf8(looped.stdout).ok()?.trim().to_owned();
+        let mounted = Mounted { device, at: at.to_owned() };
+        let made = Command::new("mount.exfat-fuse").arg(&mounted.device).arg(at).output().ok()?;
+        made.status.success().then_some(mounted)
+    }
+}
+
+impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0).status();
+        let _ = Command::new("umount").arg(&self.at).output();
+        let _ = Command::new("losetup").args(["-d", &self.device]).output();
     }
 }
 
@@ -227,12 +243,10 @@ fn what_exfat_fuse_wrote_is_read() {
     fs::create_dir(&at).unwrap();
     File::create(&image).unwrap().set_len(16 << 20).unwrap();
     run(Command::new("mkfs.exfat").args(["-c", "4K"]).arg(&image));
-    let mounted = Command::new("mount.exfat-fuse").arg(&image).arg(&at).output();
-    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: what_exfat_fuse_wrote_is_read: exfat-fuse cannot mount here: {mounted:?}");
+    let Some(guard) = Mounted::new(&image, &at) else {
+        eprintln!("skipped: what_exfat_fuse_wrote_is_read: exfat-fuse cannot mount a loop device here");
         return;
-    }
-    let guard = Mounted(&at);
+    };
     fs::create_dir_all(at.join("dir/sub")).unwrap();
     for number in 0..200 {
         let name = format!("dir/a name of some length {number} {}", "\u{E9}".repeat(number % 90));
