@@ -2,5 +2,6 @@
 
 pub mod archive;
 pub mod container;
+pub mod asked;
 pub mod guest;
 pub mod image;

@@ -29,8 +29,7 @@ fn what_is_not_read_is_refused_by_its_name() {
     const MIB: u64 = 1 << 20;
     let entry = [0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0];
     for (parts, said) in [
-        (&[(0x8001, &b"CD001"[..])][..], "an ISO 9660 file system"),
-        (&[(0, b"XFSB")], "an XFS file system"),
+        (&[(0x8001, &b"BEA01"[..])][..], "a UDF file system"),
         (&[(510, b"\x55\xaa"), (446, &entry)], "an MBR partition table, not a file system"),
         (&[(510, b"\x55\xaa"), (512, b"EFI PART")], "a GPT partition table, not a file system"),
         (&[(0, b"QFI\xfb")], "'qemu-img convert -O raw'"),

@@ -148,23 +148,27 @@ impl Chains {
     fn follow(&self, first: u32, wanted: Option<u64>) -> Result<Region, VolumeError> {
         let mut region = Region::default();
         let (mut cluster, mut count) = (first, 0);
-        // A cycle is found by a mark that moves on after 1, 2, 4, ... clusters (Brent's algorithm).
+        // A cycle is found by a mark that moves on after 1, 2, 4, ... clusters (Brent's algorithm). So one among the wanted
+        // clusters is found before three times as many were followed.
         let (mut mark, mut marked, mut until) = (first, 0, 1);
+        let most = wanted.map_or(u64::MAX, |wanted| wanted.saturating_mul(3).saturating_add(4));
         let flaw = loop {
-            if wanted == Some(count) {
-                return Ok(region);
+            let is_whole = wanted.is_some_and(|wanted| count >= wanted);
+            match self.at(cluster) {
+                _ if is_whole && count > most => return Ok(region),
+                Some(at) if !is_whole => region.push(at, self.area.cluster),
+                None if !is_whole => break format!("has cluster {cluster}, which is not in the volume"),
+                Some(_) => {}
+                None => return Ok(region),
             }
-            let Some(at) = self.at(cluster) else {
-                break format!("has cluster {cluster}, which is not in the volume");
-            };
-            region.push(at, self.area.cluster);
             count += 1;
-            if wanted == Some(count) {
-                return Ok(region);
-            }
+            let is_whole = wanted.is_some_and(|wanted| count >= wanted);
             match self.next(cluster)? {
                 Next::Cluster(next) if next == mark => {
                     let length = self.until_repeated(first, count - marked)?;
+                    if wanted.is_some_and(|wanted| length >= wanted) {
+                        return Ok(region);
+                    }
                     region.truncate(length.saturating_mul(self.area.cluster));
                     break format!("has a chain of clusters that returns to itself after {length} clusters");
                 }
@@ -174,6 +178,7 @@ impl Chains {
                     }
                     cluster = next;
                 }
+                _ if is_whole => return Ok(region),
                 Next::End => match wanted {
                     None => return Ok(region),
                     Some(wanted) => break format!("has {count} clusters where its size takes {wanted}"),

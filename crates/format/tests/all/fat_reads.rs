@@ -79,13 +79,10 @@ fn source(at: &Path) -> Seen {
 fn mtools(image: &Path, arguments: &[&str]) {
     let (tool, rest) = arguments.split_first().unwrap();
     let mut command = Command::new(tool);
-    run(command
-        .arg("-i")
-        .arg(image)
-        .args(rest)
-        .env("TZ", "UTC")
-        .env("LC_CTYPE", "C.UTF-8")
-        .env("MTOOLS_SKIP_CHECK", "1"));
+    command.arg("-i").arg(image).args(rest);
+    let command = command.env("TZ", "UTC").env("LC_ALL", "C.UTF-8").env("MTOOLS_SKIP_CHECK", "1");
+    let output = command.output().expect("mtools is installed");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Makes an image that holds the same as the source, with files that lie in pieces.

@@ -242,7 +242,7 @@ fn random_damage_is_survived() {
         run(command.args(["60", "genisoimage", "-quiet"]).args(options).arg("-o").arg(&path).arg(&source));
         fs::read(path).unwrap()
     };
-    let fat = |bits: &str, megabytes| {
+    let fat = |bits: &str, megabytes: u64| {
         let path = scratch.path(bits);
         fs::File::create(&path).unwrap().set_len(megabytes << 20).unwrap();
         run(Command::new("mkfs.fat").args(["-F", bits, "-s", "1"]).arg(&path));
@@ -256,11 +256,11 @@ fn random_damage_is_survived() {
         fs::read(path).unwrap()
     };
     let images = [
-        ("vfat", fat("12", 1), 400),
+        ("vfat", fat("12", 1), 200),
         ("vfat", fat("16", 4), 100),
-        ("vfat", fat("32", 8), 100),
+        ("vfat", fat("32", 34), 20),
         ("exfat", made().image, 200),
-        ("iso9660", iso(&["-R"]), 600),
+        ("iso9660", iso(&["-R"]), 400),
         ("iso9660", iso(&["-J"]), 200),
         ("iso9660", iso(&[]), 200),
     ];
