@@ -1,5 +1,11 @@
 //! `inarch disk`.
 
+mod compare;
+mod create;
+mod format;
+mod partition;
+mod picture;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,6 +30,14 @@ pub struct DiskArguments {
 pub enum DiskCommand {
     /// List the partitions of a disk image, and what they hold
     List(ListArguments),
+    /// Create an empty disk image of any size
+    Create(create::CreateArguments),
+    /// Write a partition table into a disk image
+    Partition(partition::PartitionArguments),
+    /// Make a file system on a partition of a disk image, or put a tree there
+    Format(format::FormatArguments),
+    /// Compare the tools that make file systems, over sizes of disks
+    CompareMkfs(compare::CompareArguments),
 }
 
 /// Options of `inarch disk list`.
@@ -43,9 +57,15 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// Looks at disk images.
+/// Looks at disk images, and makes them.
 pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
-    let DiskCommand::List(ListArguments { image, json }) = arguments.command;
+    let ListArguments { image, json } = match arguments.command {
+        DiskCommand::List(arguments) => arguments,
+        DiskCommand::Create(arguments) => return create::run(arguments),
+        DiskCommand::Partition(arguments) => return partition::run(arguments),
+        DiskCommand::Format(arguments) => return format::run(arguments),
+        DiskCommand::CompareMkfs(arguments) => return compare::run(arguments),
+    };
     let disk = examine(&image)?;
     for note in &disk.notes {
         complain(format_args!("{}: {note}", shown(&image)));

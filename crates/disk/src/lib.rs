@@ -2,7 +2,7 @@
 //!
 //! [`examine`] reads the partition table, if there is one ([`gpt`], [`mbr`]), and tells what each part holds by the first
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
-//! of a part, for the readers of file systems.
+//! of a part, for the readers of file systems. [`table`] and [`new_qcow2`] plan new partition tables and empty images.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
 //! without end.
@@ -26,8 +26,11 @@
 mod gpt;
 mod identifiers;
 mod mbr;
+pub mod new_qcow2;
 mod read;
 mod signature;
+mod space;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -38,6 +41,7 @@ use std::sync::Arc;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;
+pub use space::{Space, space};
 pub use window::Window;
 
 /// What is on a disk.

@@ -49,6 +49,7 @@ pub mod examine;
 pub mod image;
 pub mod kept;
 mod lifecycle;
+pub mod make_disk;
 pub mod mount;
 mod notes;
 mod path_error;
