@@ -35,8 +35,8 @@ type Teller = fn(&[u8]) -> Option<Signature>;
 
 /// Those that are the surest first. A volume that was formatted anew may still have the numbers of another format.
 const TELLERS: [Teller; 23] = [
-    luks, lvm, raid, xfs, btrfs, ext, squashfs, erofs, f2fs, iso9660, hfsplus, hfs, jfs, reiserfs, nilfs, gfs2, apfs, swap,
-    bitlocker, ntfs, exfat, fat, bcache,
+    luks, lvm, raid, xfs, btrfs, ext, squashfs, erofs, f2fs, iso9660, hfsplus, hfs, jfs, reiserfs, nilfs, gfs2, apfs,
+    swap, bitlocker, ntfs, exfat, fat, bcache,
 ];
 
 /// What the volume holds; `None` if that is not known, or nothing.

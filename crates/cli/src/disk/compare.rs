@@ -116,8 +116,10 @@ fn table(request: &CompareRequest, measured: &[Measured]) -> String {
             match &one.outcome {
                 Outcome::Made(made) => {
                     let show = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), size::show);
-                    let overhead = one.overhead().map_or_else(|| "?".to_owned(), |part| format!("{:.2}%", part * 100.0));
-                    let remark = if one.is_truncated() { format!("covers only {}", show(made.covered)) } else { String::new() };
+                    let overhead =
+                        one.overhead().map_or_else(|| "?".to_owned(), |part| format!("{:.2}%", part * 100.0));
+                    let remark =
+                        if one.is_truncated() { format!("covers only {}", show(made.covered)) } else { String::new() };
                     rows.push([
                         one.format.to_owned(),
                         size::show(one.size),

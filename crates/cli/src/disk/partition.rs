@@ -84,7 +84,8 @@ pub fn run(arguments: PartitionArguments) -> anyhow::Result<ExitCode> {
     });
     let made = partition(&PartitionRequest { image: image.clone(), table, sector, parts, force })?;
     if json {
-        let part = |(number, part): (u32, Placed)| json!({ "number": number, "start": part.start, "size": part.length });
+        let part =
+            |(number, part): (u32, Placed)| json!({ "number": number, "start": part.start, "size": part.length });
         let parts: Vec<Value> = (1..).zip(made.parts).map(part).collect();
         let told = json!({ "image": shown(&image), "table": made.table.name(), "partitions": parts });
         answer(serde_json::to_string_pretty(&told)? + "\n")?;

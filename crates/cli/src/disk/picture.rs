@@ -107,11 +107,7 @@ fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats
     let title = escaped(&format!("{}, on {}", panel.title, shown(on)));
     let bottom = y + HEIGHT;
     let _ = writeln!(text, "<text x=\"{x}\" y=\"{}\" font-size=\"13\">{title}</text>", y - 12.0);
-    let _ = writeln!(
-        text,
-        "<path d=\"M{x},{y} V{bottom} H{}\" fill=\"none\" stroke=\"#888\"/>",
-        x + WIDTH
-    );
+    let _ = writeln!(text, "<path d=\"M{x},{y} V{bottom} H{}\" fill=\"none\" stroke=\"#888\"/>", x + WIDTH);
     for (value, height) in [(values.1, y + 4.0), (values.0, bottom)] {
         let label = (panel.label)(value);
         let _ = writeln!(text, "<text x=\"{}\" y=\"{height}\" text-anchor=\"end\">{label}</text>", x - 4.0);
@@ -125,8 +121,11 @@ fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats
         let _ = writeln!(text, "<text x=\"{place}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", bottom + 14.0);
     }
     for (number, format) in formats.iter().enumerate() {
-        let mut line: Vec<(f64, f64)> =
-            here.iter().filter(|one| one.format == *format).filter_map(|one| Some((one.size as f64, value(one)?))).collect();
+        let mut line: Vec<(f64, f64)> = here
+            .iter()
+            .filter(|one| one.format == *format)
+            .filter_map(|one| Some((one.size as f64, value(one)?)))
+            .collect();
         line.sort_by(|one, other| one.0.total_cmp(&other.0));
         let colour = colour(number, formats.len());
         let points: Vec<String> =
@@ -134,7 +133,10 @@ fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats
         let _ = writeln!(text, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", points.join(" "));
         for point in &points {
             let (x, y) = point.split_once(',').unwrap_or_default();
-            let _ = writeln!(text, "<circle cx=\"{x}\" cy=\"{y}\" r=\"2.5\" fill=\"{colour}\"><title>{format}</title></circle>");
+            let _ = writeln!(
+                text,
+                "<circle cx=\"{x}\" cy=\"{y}\" r=\"2.5\" fill=\"{colour}\"><title>{format}</title></circle>"
+            );
         }
     }
 }

@@ -205,24 +205,27 @@ fn transfer(made: &File, image: &RawImage, target: &Target) -> Result<u64, MakeE
     });
     reserved.map_err(fail)?;
     state.set("holds nothing usable now; format it again");
-    // The front first: without it nothing that was there is found again.
+    // The front first: without it nothing that was there is found again. Its room is taken back at once.
     let front = FRONT.min(target.length);
     image.clear(target.start, front).map_err(fail)?;
-    image.clear(target.start.saturating_add(front), target.length.saturating_sub(front)).map_err(fail)?;
-    // Clearing gave the reserved room back, and others may have taken it.
-    let behind = |extent: Extent| {
+    let within_front = |extent: Extent| extent.length.min(front.saturating_sub(extent.start));
+    each_extent(made, front.min(length), |extent| image.reserve(place(extent), within_front(extent))).map_err(fail)?;
+    // What lies under data keeps its room until it is overwritten; what lies between is cleared.
+    let mut at = front;
+    let rest = each_extent(made, length, |extent| {
         let start = extent.start.max(front);
-        let length = extent.start.saturating_add(extent.length).saturating_sub(start);
-        Extent { start, length }
-    };
-    let rest = each_extent(made, length, |extent| match behind(extent) {
-        Extent { length: 0, .. } => Ok(()),
-        rest => copy_extent(made, rest, &image.file, place(rest)),
+        let end = extent.start.saturating_add(extent.length);
+        if end <= start {
+            return Ok(());
+        }
+        image.clear(target.start.saturating_add(at), start.saturating_sub(at))?;
+        at = end;
+        let rest = Extent { start, length: end.saturating_sub(start) };
+        copy_extent(made, rest, &image.file, place(rest))
     });
     rest.map_err(fail)?;
-    let first = each_extent(made, front.min(length), |extent| {
-        copy_extent(made, extent, &image.file, place(extent))
-    });
+    image.clear(target.start.saturating_add(at), target.length.saturating_sub(at)).map_err(fail)?;
+    let first = each_extent(made, front.min(length), |extent| copy_extent(made, extent, &image.file, place(extent)));
     first.map_err(fail)?;
     Ok(stored)
 }

@@ -32,7 +32,8 @@ impl RawImage {
         // A pipe would be waited for, and a directory cannot be written to.
         let kind = path.metadata().map_err(fail)?.file_type();
         if !kind.is_file() {
-            let what = if kind.is_dir() { "a directory, not a disk image" } else { "no regular file, so no disk image" };
+            let what =
+                if kind.is_dir() { "a directory, not a disk image" } else { "no regular file, so no disk image" };
             return Err(MakeError::NotRaw { path: path.to_owned(), what: what.to_owned() });
         }
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(fail)?;

@@ -34,7 +34,9 @@ impl Limits {
 /// How a tool ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    Well { time: Duration },
+    Well {
+        time: Duration,
+    },
     /// With what it said.
     Badly(String),
     Stopped(&'static str),
@@ -96,7 +98,9 @@ fn last_words(said: &Path) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let names_error = |line: &&&str| {
         let line = line.to_lowercase();
-        ["error", "cannot", "too ", "must ", "fail", "not ", "minimum", "maximum"].iter().any(|word| line.contains(word))
+        ["error", "cannot", "too ", "must ", "fail", "not ", "minimum", "maximum"]
+            .iter()
+            .any(|word| line.contains(word))
     };
     let line = lines.iter().rev().find(names_error).or(lines.last()).copied().unwrap_or_default();
     crate::text::shown(Path::new(line.trim_end_matches('.')))

@@ -56,8 +56,10 @@ pub static MAKERS: [Maker; 17] = [
 ];
 
 /// What the comparison had in former years and nobody can make any more.
-pub const GONE: [(&str, &str); 1] =
-    [("gfs", "Linux never had its driver, Red Hat's clusters use gfs2 since 2010, and no distribution has its tools any more")];
+pub const GONE: [(&str, &str); 1] = [(
+    "gfs",
+    "Linux never had its driver, Red Hat's clusters use gfs2 since 2010, and no distribution has its tools any more",
+)];
 
 const fn maker(
     format: &'static str,
@@ -98,8 +100,10 @@ impl Maker {
     /// [`MakeError::Missing`].
     pub fn find(&self) -> Result<PathBuf, MakeError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let places = || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), "/usr/local/sbin".into()]);
-        let found = self.programs.iter().find_map(|name| places().map(|dir| dir.join(name)).find(|path| path.is_file()));
+        let places =
+            || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), "/usr/local/sbin".into()]);
+        let found =
+            self.programs.iter().find_map(|name| places().map(|dir| dir.join(name)).find(|path| path.is_file()));
         found.ok_or_else(|| {
             let remedy = match self.package {
                 Some(package) => format!("apt-get install {package}"),
