@@ -54,7 +54,8 @@ const CHECKS: [(&str, &str, &str); 16] = [
     ("xfs", "xfs", "/sbin/xfs_repair -n -f part"),
     ("jfs", "jfs", "/sbin/fsck.jfs -n -f part"),
     ("reiserfs", "reiserfs", "/sbin/reiserfsck -y -q --check part"),
-    ("nilfs2", "nilfs2", "/sbin/nilfs-tune -l part"),
+    // Its tools want a block device.
+    ("nilfs2", "nilfs2", "/sbin/blkid -p part"),
     ("ntfs", "ntfs", "/usr/bin/ntfsfix -n part"),
     ("msdos", "vfat", "/sbin/fsck.fat -n part"),
     ("vfat", "vfat", "/sbin/fsck.fat -n part"),
