@@ -18,7 +18,7 @@ use inarch_format::ImageOptions;
 use inarch_tree::select::Selection;
 
 use super::MakeError;
-use super::image::{RawImage, told};
+use super::image::{RawImage, random_uuid, told};
 use super::mkfs::{self, Ended, Limits};
 use super::moved::{Extent, copy_extent, each_extent};
 use super::scratch::Scratch;
@@ -111,6 +111,7 @@ pub fn format(request: &FormatRequest) -> Result<Formatted, MakeError> {
             let output = scratch.path().join("volume");
             let options = ImageOptions {
                 label: request.label.clone(),
+                uuid: Some(random_uuid()?),
                 size: Some(target.length - target.length % BLOCK),
                 ..ImageOptions::default()
             };

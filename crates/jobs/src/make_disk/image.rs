@@ -80,6 +80,16 @@ impl RawImage {
     }
 }
 
+/// A UUID as the usual tools make one: a random one (RFC 9562, section 5.4).
+pub(super) fn random_uuid() -> Result<[u8; 16], PathError> {
+    let mut uuid = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut uuid));
+    read.map_err(|error| PathError::new(Path::new("/dev/urandom"), "cannot read it", error))?;
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    Ok(uuid)
+}
+
 /// What is there, in a few words.
 pub(super) fn told(content: &Signature) -> String {
     match &content.label {

@@ -66,7 +66,7 @@ pub(super) fn run(
     loop {
         if let Some(status) = child.try_wait().map_err(fail)? {
             let time = started.elapsed();
-            let reason = || match last_words(&said) {
+            let reason = || match failure(&said).replace(&*volume.to_string_lossy(), "the volume") {
                 text if text.is_empty() => format!("{status}"),
                 text => text,
             };
@@ -89,8 +89,8 @@ pub(super) fn run(
     }
 }
 
-/// The line of a tool's output that says most: the last one that names an error, or else the last one.
-fn last_words(said: &Path) -> String {
+/// What a tool said of its failure: the first line that names one, or else the last line. Usage may follow.
+fn failure(said: &Path) -> String {
     let mut bytes = Vec::new();
     // Without its output there is its status.
     let _ = File::open(said).and_then(|file| file.take(MOST_SAID).read_to_end(&mut bytes));
@@ -102,6 +102,6 @@ fn last_words(said: &Path) -> String {
             .iter()
             .any(|word| line.contains(word))
     };
-    let line = lines.iter().rev().find(names_error).or(lines.last()).copied().unwrap_or_default();
+    let line = lines.iter().find(names_error).or(lines.last()).copied().unwrap_or_default();
     crate::text::shown(Path::new(line.trim_end_matches('.')))
 }
