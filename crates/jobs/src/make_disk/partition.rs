@@ -49,7 +49,7 @@ pub fn partition(request: &PartitionRequest) -> Result<Partitioned, MakeError> {
         refuse_what_is_there(&image)?;
     }
     let kind = request.table.unwrap_or(if image.size > MBR_REACH { TableKind::Gpt } else { TableKind::Mbr });
-    let mut source = File::open("/dev/urandom").map_err(|error| random_failed(error))?;
+    let mut source = File::open("/dev/urandom").map_err(random_failed)?;
     let mut failed = None;
     let mut random = || {
         let mut bytes = [0; 16];
