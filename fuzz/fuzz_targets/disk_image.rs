@@ -25,6 +25,9 @@ impl Backing for Bytes {
 
 fuzz_target!(|bytes: &[u8]| {
     let image: Arc<dyn Backing> = Arc::new(Bytes(bytes.to_vec()));
+    for format in ["ext4", "xfs", "btrfs", "jfs", "reiserfs", "nilfs2", "ntfs", "exfat", "vfat", "f2fs", "hfs", "hfsplus", "swap"] {
+        let _ = inarch_disk::space(Parsing::unconfined(), &*image, format);
+    }
     if let Ok(disk) = inarch_disk::examine(Parsing::unconfined(), &image) {
         for part in disk.parts.iter().filter(|part| part.content.is_some()) {
             assert!(part.start + part.length <= disk.size);

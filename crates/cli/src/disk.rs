@@ -1,7 +1,12 @@
 //! `inarch disk`.
 
+mod compare;
+mod create;
 mod files;
+mod format;
 mod guests;
+mod partition;
+mod picture;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +56,18 @@ pub enum DiskCommand {
 
     /// Show which operating system a disk image holds
     Inspect(guests::InspectArguments),
+
+    /// Create an empty disk image of any size
+    Create(create::CreateArguments),
+
+    /// Write a partition table into a disk image
+    Partition(partition::PartitionArguments),
+
+    /// Make a file system on a partition of a disk image, or put a tree there
+    Format(format::FormatArguments),
+
+    /// Compare the tools that make file systems, over sizes of disks
+    CompareMkfs(compare::CompareArguments),
 }
 
 /// Options of `inarch disk list`.
@@ -83,7 +100,7 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// Looks at disk images.
+/// Looks at disk images, and makes them.
 pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         DiskCommand::List(arguments) => list(arguments),
@@ -94,6 +111,10 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Cp(arguments) => files::cp(&arguments),
         DiskCommand::Df(arguments) => guests::df(&arguments),
         DiskCommand::Inspect(arguments) => guests::inspect_disk(&arguments),
+        DiskCommand::Create(arguments) => create::run(arguments),
+        DiskCommand::Partition(arguments) => partition::run(arguments),
+        DiskCommand::Format(arguments) => format::run(arguments),
+        DiskCommand::CompareMkfs(arguments) => compare::run(arguments),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Parses and prints sizes: `512M`, `4G`, `1.5g`, `65536`.
 
-/// Parses a size in bytes; `K`, `M`, `G` and `T` are powers of 1024, an `i` and a `B` may follow.
+/// Parses a size in bytes; `K`, `M`, `G`, `T`, `P` and `E` are powers of 1024, an `i` and a `B` may follow.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size; write it as 512M, 4G or a number of bytes");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -12,6 +12,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "m" => 20,
         "g" => 30,
         "t" => 40,
+        "p" => 50,
+        "e" => 60,
         _ => return Err(wrong()),
     };
     if let Ok(whole) = number.parse::<u64>() {
@@ -24,7 +26,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 
 /// Formats a size: three significant digits and a binary unit.
 pub fn show(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
     while value >= 1000.0 && unit + 1 < UNITS.len() {
@@ -45,7 +47,8 @@ mod tests {
         assert_eq!(parse("512M"), Ok(512 << 20));
         assert_eq!(parse("4GiB"), Ok(4 << 30));
         assert_eq!(parse("1.5k"), Ok(1536));
-        for wrong in ["", "G", "4X", "1..5M", "-1", "99999999T"] {
+        assert_eq!(parse("7E"), Ok(7 << 60));
+        for wrong in ["", "G", "4X", "1..5M", "-1", "99999999T", "16E"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

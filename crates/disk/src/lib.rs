@@ -2,9 +2,9 @@
 //!
 //! [`examine`] reads the partition table, if there is one ([`gpt`], [`mbr`]), and tells what each part holds by the first
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
-//! of a part, for the readers of file systems. [`above()`] finds what lies above the parts of one or several disks: the
-//! logical volumes of LVM and the arrays of MD.
-//! of a part, for the readers of file systems. A [`container`] makes a disk of an image that is not raw.
+//! of a part, for the readers of file systems. A [`container`] makes a disk of an image that is not raw. [`above()`] finds what
+//! lies above the parts of one or several disks: the logical volumes of LVM and the arrays of MD. [`table`] and [`new_qcow2`]
+//! plan new partition tables and empty images.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
 //! without end.
@@ -36,8 +36,11 @@ mod lvm;
 mod mapped;
 mod mbr;
 mod md;
+pub mod new_qcow2;
 mod read;
 mod signature;
+mod space;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -50,6 +53,7 @@ pub use above::{Above, Piece, Volumes, above};
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;
+pub use space::{Space, space};
 pub use volumes::{DiskVolume, volumes};
 pub use window::Window;
 

@@ -35,9 +35,9 @@ impl Signature {
 type Teller = fn(&[u8]) -> Option<Signature>;
 
 /// Those that are the surest first. A volume that was formatted anew may still have the numbers of another format.
-const TELLERS: [Teller; 22] = [
-    luks, lvm, raid, xfs, btrfs, ext, squashfs, erofs, f2fs, iso9660, hfsplus, jfs, reiserfs, nilfs, gfs2, apfs, swap,
-    bitlocker, ntfs, exfat, fat, bcache,
+const TELLERS: [Teller; 23] = [
+    luks, lvm, raid, xfs, btrfs, ext, squashfs, erofs, f2fs, iso9660, hfsplus, hfs, jfs, reiserfs, nilfs, gfs2, apfs,
+    swap, bitlocker, ntfs, exfat, fat, bcache,
 ];
 
 /// What the volume holds; `None` if that is not known, or nothing.
@@ -139,6 +139,17 @@ fn iso9660(head: &[u8]) -> Option<Signature> {
 
 fn hfsplus(head: &[u8]) -> Option<Signature> {
     (has(head, 1024, b"H+\0\x04") || has(head, 1024, b"HX\0\x05")).then(|| only("hfsplus"))?
+}
+
+fn hfs(head: &[u8]) -> Option<Signature> {
+    const SUPER: usize = 1024;
+    // Blocks are whole sectors; a volume that only wraps HFS+ has a mark of that.
+    let block = u32::from_be_bytes(array(head, SUPER + 20)?);
+    if !has(head, SUPER, b"BD") || block == 0 || block % 512 != 0 || has(head, SUPER + 124, b"H+") {
+        return None;
+    }
+    let length = usize::from(*head.get(SUPER + 36)?).min(27);
+    Some(Signature { format: "hfs", label: head.get(SUPER + 37..SUPER + 37 + length).and_then(label), uuid: None })
 }
 
 fn jfs(head: &[u8]) -> Option<Signature> {

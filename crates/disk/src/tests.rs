@@ -193,3 +193,28 @@ fn no_flipped_byte_and_no_cut_panics() {
         let _ = bytes_of(whole[..length].to_vec());
     }
 }
+
+#[test]
+fn sizes_of_any_bytes_are_told_or_not() {
+    let formats = [
+        "ext4", "xfs", "btrfs", "jfs", "reiserfs", "nilfs2", "ntfs", "exfat", "vfat", "f2fs", "hfs", "hfsplus", "swap",
+    ];
+    let mut state = 1_u64;
+    let mut told = 0;
+    for round in 0..3000_u32 {
+        // Only the places of superblocks matter; small numbers and large ones.
+        let mut bytes = vec![0; 0x1_1000];
+        for from in [0, 1024, 0x8000, 0x1_0000] {
+            for byte in bytes.iter_mut().skip(from).take(512) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let random = state >> 56;
+                *byte = if round.is_multiple_of(2) || random.is_multiple_of(4) { (state >> 48) as u8 } else { 0 };
+            }
+        }
+        let volume = Bytes(bytes);
+        let count =
+            |parsing| formats.iter().filter(|format| space(parsing, &volume, format).unwrap().is_some()).count();
+        told += Parse::new().run(count, || {}).unwrap();
+    }
+    assert!(told > 0);
+}

@@ -50,6 +50,7 @@ pub mod guest;
 pub mod image;
 pub mod kept;
 mod lifecycle;
+pub mod make_disk;
 pub mod mount;
 mod notes;
 mod path_error;

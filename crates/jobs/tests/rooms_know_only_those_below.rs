@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 22] = [
+const ROOMS: [(&str, Below); 23] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -36,6 +36,7 @@ const ROOMS: [(&str, Below); 22] = [
     ("doctor", Below::All),
     ("examine", Below::All),
     ("guest", Below::All),
+    ("make_disk", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

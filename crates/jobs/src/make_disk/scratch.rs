@@ -1,0 +1,63 @@
+//! A directory beside an image for a file that is not finished. A guard removes it, however this process ends.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::MakeError;
+use crate::lifecycle::guard::Guard;
+use crate::path_error::PathError;
+
+/// How many names are tried.
+const ATTEMPTS: u32 = 100;
+
+/// A directory that is gone when this value is.
+pub(super) struct Scratch {
+    path: PathBuf,
+    _guard: Guard,
+}
+
+impl Scratch {
+    /// One in `directory`.
+    pub fn within(directory: &Path) -> Result<Scratch, MakeError> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let fail = |error: io::Error| PathError::new(directory, "cannot make a temporary directory there", error);
+        let directory = directory.canonicalize().map_err(fail)?;
+        for attempt in 0..ATTEMPTS {
+            let path = directory.join(format!(".inarch-{}-{attempt}.tmp", std::process::id()));
+            if path.symlink_metadata().is_ok() {
+                continue;
+            }
+            // Before there is a directory, so that there is none without a guard.
+            let guard = Guard::of_directory(&path)?;
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Scratch { path, _guard: guard }),
+                Err(error) => {
+                    guard.dismiss();
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(fail(error).into());
+                    }
+                }
+            }
+        }
+        Err(fail(io::ErrorKind::AlreadyExists.into()).into())
+    }
+
+    /// It.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new sparse file of `size` bytes in it, and its path.
+    pub fn sparse(&self, name: &str, size: u64) -> Result<(File, PathBuf), PathError> {
+        let path = self.path.join(name);
+        let make = || {
+            let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+            file.set_len(size)?;
+            Ok(file)
+        };
+        let file = make().map_err(|error: io::Error| PathError::new(&path, "cannot make a sparse file", error))?;
+        Ok((file, path))
+    }
+}
