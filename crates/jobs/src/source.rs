@@ -46,12 +46,8 @@ pub enum Source {
     Disk {
         /// The disk image.
         path: PathBuf,
-        /// Which file system of it.
-        which: Which,
-        /// The directory of it that is the tree's root; empty for the whole.
-        within: PathBuf,
-        /// Files that the image may name: backing files, data files, extents. It gets no others.
-        with: Vec<PathBuf>,
+        /// What of it.
+        part: Box<DiskPart>,
     },
     /// A tar archive that comes through a pipe: a named one, or one that a shell made of `<(COMMAND)`.
     Pipe(PathBuf),
@@ -68,6 +64,23 @@ pub enum Source {
     Empty,
 }
 
+/// What of a disk image is a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPart {
+    /// Which file system.
+    pub which: Which,
+    /// The directory of it that is the tree's root; empty for the whole.
+    pub within: PathBuf,
+    /// Files that the image may name: backing files, data files, extents. It gets no others.
+    pub with: Vec<PathBuf>,
+}
+
+impl DiskPart {
+    fn new(which: Which, within: PathBuf) -> Box<DiskPart> {
+        Box::new(DiskPart { which, within, with: Vec::new() })
+    }
+}
+
 /// Why a text names no source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -81,7 +94,7 @@ pub enum SourceError {
     },
     /// It cannot be told what it is.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] Box<OpenError>),
     /// It names no other files.
     #[error("{}: it is no disk image that names other files; leave --with out", shown(path))]
     NoOthers {
@@ -138,8 +151,8 @@ impl Source {
         }
         match kind::recognise(&path).map_err(fail)? {
             Found::Source(kind) => Ok(Source::File { path, kind }),
-            Found::Other(_) | Found::Unknown if disk::is_disk(&path)? => {
-                Ok(Source::Disk { path, which: Which::Auto, within: PathBuf::new(), with: Vec::new() })
+            Found::Other(_) | Found::Unknown if disk::is_disk(&path).map_err(Box::new)? => {
+                Ok(Source::Disk { path, part: DiskPart::new(Which::Auto, PathBuf::new()) })
             }
             Found::Other(found) => Err(SourceError::NotRead { path, found }),
             Found::Zeros | Found::Unknown => {
@@ -155,7 +168,9 @@ impl Source {
     pub fn with(self, files: &[PathBuf]) -> Result<Source, SourceError> {
         match self {
             other if files.is_empty() => Ok(other),
-            Source::Disk { path, which, within, .. } => Ok(Source::Disk { path, which, within, with: files.to_vec() }),
+            Source::Disk { path, part } => {
+                Ok(Source::Disk { path, part: Box::new(DiskPart { with: files.to_vec(), ..*part }) })
+            }
             other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
         }
     }
@@ -254,7 +269,8 @@ impl fmt::Display for Source {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
-            Source::Disk { path, which, within, .. } => {
+            Source::Disk { path, part } => {
+                let DiskPart { which, within, .. } = &**part;
                 f.write_str(&shown(path))?;
                 match which {
                     Which::Named(name) => write!(f, ":{}", shown(Path::new(name)))?,

@@ -14,7 +14,7 @@ use inarch_format::probe::{FileKind, Found, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::Volume;
 
-use super::{ContainerError, DiskImage, ImageFormat, OpenError, OpenedDisk, Source, parse};
+use super::{ContainerError, DiskImage, DiskPart, ImageFormat, OpenError, OpenedDisk, Source, parse};
 
 /// Why a disk's file system cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub(super) fn split(text: &OsStr) -> Option<Source> {
         let image = Path::new(OsStr::from_bytes(image));
         if image.is_file() || is_device(image) {
             let (which, within) = parts(name.get(1..)?);
-            return Some(Source::Disk { path: image.to_owned(), which, within, with: Vec::new() });
+            return Some(Source::Disk { path: image.to_owned(), part: DiskPart::new(which, within) });
         }
     }
     None
@@ -106,7 +106,7 @@ pub(crate) fn with_volumes<T: Send>(
 ) -> Result<T, OpenError> {
     let (path, which, with) = match source {
         Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto, &Vec::new()),
-        Source::Disk { path, which, with, .. } => (path, which, with),
+        Source::Disk { path, part } => (path, &part.which, &part.with),
         other => {
             let error = io::Error::other("a directory or an archive has no volumes; name a disk image");
             return Err(OpenError::path(other.path(), "cannot be looked at as a disk", error));
@@ -118,7 +118,7 @@ pub(crate) fn with_volumes<T: Send>(
         let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
         Ok(look(parsing, named(volumes, which)?))
     })?;
-    looked.map_err(|error| OpenError::Disk { path: path.clone(), error })
+    looked.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })
 }
 
 /// The file system of a volume; `None` if there is none that can be read.

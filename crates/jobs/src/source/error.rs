@@ -32,7 +32,7 @@ pub enum OpenError {
         /// The image.
         path: PathBuf,
         /// What is wrong.
-        error: OpenDiskError,
+        error: Box<OpenDiskError>,
     },
     /// No tree can be made of the selection.
     #[error("{from}: {error}")]

@@ -19,7 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{DiskImage, FileKind, OpenError, Source, Which, disk, in_use};
+use super::{DiskImage, DiskPart, FileKind, OpenError, Source, Which, disk, in_use};
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -140,7 +140,8 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
             let volume = parse(|parsing| reader.open(parsing, image, damage))?;
             (path, volume.map_err(|error| OpenError::Read { path: path.clone(), error })?, stamp)
         }
-        Source::Disk { path, which, within, with } => {
+        Source::Disk { path, part } => {
+            let DiskPart { which, within, with } = &**part;
             let mut known = Vec::new();
             for file in [path].into_iter().chain(with) {
                 let cannot_open = |error| OpenError::path(file, "cannot open it", error);
@@ -153,7 +154,7 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
             }
             let image = DiskImage::open(path, with)?;
             let volume = parse(|parsing| disk::open(parsing, image, (which, within), damage))?;
-            (path, volume.map_err(|error| OpenError::Disk { path: path.clone(), error })?, known)
+            (path, volume.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })?, known)
         }
         _ => return Ok(None),
     };

@@ -74,8 +74,7 @@ fn a_volume_of_an_image_is_named_after_a_colon() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.img");
     fs::write(&path, "x").unwrap();
-    let within =
-        |which, within: &str| Source::Disk { path: path.clone(), which, within: within.into(), with: Vec::new() };
+    let within = |which, within: &str| Source::Disk { path: path.clone(), part: DiskPart::new(which, within.into()) };
     let disk = |which| within(which, "");
     let named = |name: &str| parse(&dir.path().join(format!("disk.img:{name}"))).unwrap();
     assert_eq!(named("root"), disk(Which::Named("root".to_owned())));
