@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 use crate::output::{answer, complain};
 use crate::size;
 
+mod registry;
+use registry::RegistryArguments;
+
 /// Options of `inarch disk`.
 #[derive(Args, Debug)]
 pub struct DiskArguments {
@@ -24,6 +27,8 @@ pub struct DiskArguments {
 pub enum DiskCommand {
     /// List the partitions of a disk image, and what they hold
     List(ListArguments),
+    /// Read the registry of a Windows machine
+    Reg(RegistryArguments),
 }
 
 /// Options of `inarch disk list`.
@@ -45,7 +50,10 @@ pub struct ListArguments {
 
 /// Looks at disk images.
 pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
-    let DiskCommand::List(ListArguments { image, json }) = arguments.command;
+    let ListArguments { image, json } = match arguments.command {
+        DiskCommand::List(list) => list,
+        DiskCommand::Reg(reg) => return registry::run(&reg),
+    };
     let disk = examine(&image)?;
     for note in &disk.notes {
         complain(format_args!("{}: {note}", shown(&image)));

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 21] = [
+const ROOMS: [(&str, Below); 22] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -35,6 +35,7 @@ const ROOMS: [(&str, Below); 21] = [
     ("run", Below::All),
     ("doctor", Below::All),
     ("examine", Below::All),
+    ("registry", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.
