@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::Value;
 use crate::name::units;
 use crate::walk::Visited;
-use crate::Value;
 
 /// The first lines of a registry file. Windows writes the file in UTF-16LE after a byte order mark.
 pub const HEAD: &str = "Windows Registry Editor Version 5.00\r\n\r\n";

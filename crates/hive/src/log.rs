@@ -67,7 +67,10 @@ pub fn replayed(
         }
     }
     let said = match count {
-        0 => "it was not written back completely, and no log was found that has the rest; the latest changes are missing".to_owned(),
+        0 => {
+            "it was not written back completely, and no log was found that has the rest; the latest changes are missing"
+                .to_owned()
+        }
         1 => "1 change that was not written back yet was read from its log".to_owned(),
         count => format!("{count} changes that were not written back yet were read from its logs"),
     };
