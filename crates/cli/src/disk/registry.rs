@@ -1,6 +1,5 @@
 //! `inarch disk reg`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
