@@ -41,15 +41,22 @@ fn made(count: usize) -> Vec<u8> {
     }
     put(4096, b"hbin");
     put(4096 + 8, &4096_u32.to_le_bytes());
-    // The root's cell, 88 bytes, and a free one behind it.
+    // The root's cell, 88 bytes.
     put(4128, &(-88_i32).to_le_bytes());
     put(4132, b"nk\x2c\0");
-    for at in [16, 28, 32, 40, 44, 48] {
+    for at in [16, 28, 32, 40, 48] {
         put(4132 + at, &u32::MAX.to_le_bytes());
     }
     put(4132 + 72, &4_u16.to_le_bytes());
     put(4132 + 76, b"ROOT");
-    put(4128 + 88, &(4096_i32 - 32 - 88).to_le_bytes());
+    // Its security descriptor, which hivex gives to new keys.
+    put(4132 + 44, &120_u32.to_le_bytes());
+    put(4216, &(-48_i32).to_le_bytes());
+    put(4220, b"sk");
+    for (at, number) in [(4224, 120_u32), (4228, 120), (4232, 1), (4236, 20), (4240, 0x8000_0001)] {
+        put(at, &number.to_le_bytes());
+    }
+    put(4264, &(4096_i32 - 168).to_le_bytes());
     let sum = base::checksum(&hive);
     hive[508..512].copy_from_slice(&sum.to_le_bytes());
 
