@@ -78,7 +78,9 @@ fn made(count: usize) -> Vec<u8> {
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    io::Write::write_all(&mut merge.stdin.take().unwrap(), reg.as_bytes()).unwrap();
+    // hivexregedit takes each byte for a character.
+    let reg: Vec<u8> = reg.chars().map(|letter| u8::try_from(letter).unwrap()).collect();
+    io::Write::write_all(&mut merge.stdin.take().unwrap(), &reg).unwrap();
     assert!(merge.wait().unwrap().success());
     fs::read(&path).unwrap()
 }
