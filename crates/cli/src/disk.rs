@@ -7,6 +7,7 @@ mod format;
 mod guests;
 mod partition;
 mod picture;
+mod registry;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,6 +69,9 @@ pub enum DiskCommand {
 
     /// Compare the tools that make file systems, over sizes of disks
     CompareMkfs(compare::CompareArguments),
+
+    /// Read the registry of a Windows machine
+    Reg(registry::RegistryArguments),
 }
 
 /// Options of `inarch disk list`.
@@ -111,6 +115,7 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Cp(arguments) => files::cp(&arguments),
         DiskCommand::Df(arguments) => guests::df(&arguments),
         DiskCommand::Inspect(arguments) => guests::inspect_disk(&arguments),
+        DiskCommand::Reg(arguments) => registry::run(&arguments),
         DiskCommand::Create(arguments) => create::run(arguments),
         DiskCommand::Partition(arguments) => partition::run(arguments),
         DiskCommand::Format(arguments) => format::run(arguments),

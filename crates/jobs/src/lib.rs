@@ -56,6 +56,7 @@ mod notes;
 mod path_error;
 pub mod plan;
 mod record;
+pub mod registry;
 pub mod run;
 pub mod serve;
 pub mod share;

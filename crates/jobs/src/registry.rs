@@ -1,0 +1,191 @@
+//! `inarch disk reg`: reads the registry of a Windows machine from its disk, its directory or one hive. Nothing is written to them.
+//!
+//! [`read`] opens the files, and has a thread that can do nothing else parse them: the hive, and before it the file system that it is in.
+
+mod path;
+mod place;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile, read_backing};
+use inarch_confine::{Parse, Parsing};
+pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
+
+use crate::path_error::PathError;
+use crate::source::DiskImage;
+use crate::text::shown;
+use path::{Root, Wanted};
+use place::{Found, Place};
+
+/// Why a registry cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// A file cannot be opened.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A hive cannot be read.
+    #[error("{}: {error}", shown(path))]
+    Hive {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: HiveError,
+    },
+    /// There is nothing of that name, or no way to find it.
+    #[error("{}: {reason}", shown(path))]
+    Nothing {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What there is not, and what to do.
+        reason: String,
+    },
+    /// No thread could be confined to read it.
+    #[error(transparent)]
+    Thread(#[from] crate::source::OpenError),
+}
+
+/// What to read.
+#[derive(Clone, Debug)]
+pub struct RegistryRequest {
+    /// A hive, a directory of a Windows system (the one that has `Windows`), or a disk image.
+    pub source: PathBuf,
+    /// A key: `HKLM\SYSTEM\Select`; in a hive also without the names that lead to it.
+    pub key: String,
+    /// The hive's transaction logs; if there are none, those beside it.
+    pub logs: Vec<PathBuf>,
+}
+
+/// A key that was found, with its hive.
+pub struct FoundKey<'a> {
+    /// The hive.
+    pub hive: &'a Hive,
+    /// The key.
+    pub key: Key,
+    /// Its full path, from `HKEY_LOCAL_MACHINE` or `HKEY_USERS`; `None` if the hive may belong anywhere.
+    pub path: Option<String>,
+    /// Its path within the hive.
+    pub within: Vec<String>,
+}
+
+/// Finds a key, and has `look` look at it, in the thread that parses. That thread opens nothing; the calling one does `meanwhile`.
+///
+/// # Errors
+/// See [`RegistryError`]; those of `look` are about the hive.
+pub fn read<T: Send>(
+    request: &RegistryRequest,
+    look: impl FnOnce(FoundKey<'_>) -> Result<T, HiveError> + Send,
+    meanwhile: impl FnOnce(),
+) -> Result<T, RegistryError> {
+    let source = &*request.source;
+    let wanted = Wanted::parse(&request.key);
+    let is_directory = source.metadata().map_err(|error| PathError::new(source, "cannot open it", error))?.is_dir();
+    if is_directory {
+        let found = place::hives(&Place::Host(source.to_owned())).map_err(|error| nothing(source, error))?;
+        return parse(|parsing| of_machine(parsing, source, &wanted, &found, look), meanwhile)?;
+    }
+    let file = open(source)?;
+    let image = DiskImage::open(source, &[])?;
+    let logs = match request.logs.is_empty() {
+        false => request.logs.iter().map(|log| open(log)).collect::<Result<Vec<_>, RegistryError>>()?,
+        true => place::host_logs(source),
+    };
+    let read = |parsing| {
+        let mut magic = [0; 4];
+        let is_hive = read_backing(&*file, 0, &mut magic).is_ok() && magic == *b"regf";
+        if !is_hive {
+            let found = place::hives_in_image(parsing, image).map_err(|error| nothing(source, error))?;
+            return of_machine(parsing, source, &wanted, &found, look);
+        }
+        let fail = |error| RegistryError::Hive { path: source.to_owned(), error };
+        let hive = Hive::open(parsing, file, &logs).map_err(fail)?;
+        let above = wanted.above().or_else(|| path::usual_root(source));
+        in_hive(source, &hive, above, wanted.within_hive(), look)
+    };
+    parse(read, meanwhile)?
+}
+
+fn parse<T: Send>(
+    read: impl FnOnce(Parsing) -> T + Send,
+    meanwhile: impl FnOnce(),
+) -> Result<T, crate::source::OpenError> {
+    Parse::new().run(read, meanwhile).map_err(crate::source::OpenError::NoThread)
+}
+
+fn open(path: &Path) -> Result<Arc<dyn Backing>, RegistryError> {
+    let fail = |error| PathError::new(path, "cannot open it", error);
+    let file = File::open(path).map_err(fail)?;
+    if !file.metadata().map_err(fail)?.is_file() {
+        return Err(nothing(path, "neither a directory nor a regular file, so no hive and no disk image".to_owned()));
+    }
+    Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(fail)?))
+}
+
+fn nothing(path: &Path, reason: String) -> RegistryError {
+    RegistryError::Nothing { path: path.to_owned(), reason }
+}
+
+/// Finds the hive among those of a machine.
+fn of_machine<T>(
+    parsing: Parsing,
+    source: &Path,
+    wanted: &Wanted,
+    found: &[Found],
+    look: impl FnOnce(FoundKey<'_>) -> Result<T, HiveError>,
+) -> Result<T, RegistryError> {
+    let open = |found: &Found| {
+        Hive::open(parsing, found.file.clone(), &found.logs)
+            .map_err(|error| RegistryError::Hive { path: source.join(&found.path), error })
+    };
+    let machine = |name: &str| found.iter().find(|found| !found.is_user && found.name.eq_ignore_ascii_case(name));
+    let users = || found.iter().filter(|found| found.is_user);
+    let user = |name: &str| users().find(|found| found.name.eq_ignore_ascii_case(name));
+    let names = || users().map(|found| &*found.name).collect::<Vec<_>>().join(", ");
+    let (hive, name) = match wanted.root() {
+        Some(Root::Machine(name)) => (machine(name), name.to_owned()),
+        Some(Root::User(".DEFAULT")) => (machine("DEFAULT"), ".DEFAULT".to_owned()),
+        Some(Root::User(sid)) if sid.starts_with("S-1-") => {
+            let software = machine("SOFTWARE").map(&open).transpose()?;
+            let profile = software.map(|software| path::profile(&software, sid)).transpose();
+            let profile = profile.map_err(|error| RegistryError::Hive { path: source.to_owned(), error })?.flatten();
+            (profile.as_deref().and_then(user), sid.to_owned())
+        }
+        Some(Root::User(name)) => (user(name), name.to_owned()),
+        None => {
+            let reason = format!(
+                "the key must begin with HKLM\\SYSTEM, HKLM\\SOFTWARE, HKLM\\SAM, HKLM\\SECURITY, HKU\\.DEFAULT, or HKU and the name or SID \
+                 of one of its users: {}",
+                names()
+            );
+            return Err(nothing(source, reason));
+        }
+    };
+    let Some(hive) = hive else {
+        return Err(nothing(source, format!("it has no hive for {name:?}; its users are: {}", names())));
+    };
+    in_hive(&source.join(&hive.path), &open(hive)?, wanted.above(), wanted.within_hive(), look)
+}
+
+fn in_hive<T>(
+    source: &Path,
+    hive: &Hive,
+    above: Option<String>,
+    within: &[String],
+    look: impl FnOnce(FoundKey<'_>) -> Result<T, HiveError>,
+) -> Result<T, RegistryError> {
+    let fail = |error| RegistryError::Hive { path: source.to_owned(), error };
+    let within = path::current(hive, within).map_err(fail)?;
+    // The names as the hive has them.
+    let (mut key, mut names) = (hive.root().map_err(fail)?, Vec::new());
+    for name in &within {
+        let Some(next) = hive.subkey(&key, name).map_err(fail)? else {
+            let at = if names.is_empty() { "at its top".to_owned() } else { format!("in {:?}", names.join("\\")) };
+            return Err(nothing(source, format!("there is no key {name:?} {at}")));
+        };
+        names.push(next.name.to_string());
+        key = next;
+    }
+    let path = above.map(|above| names.iter().fold(above, |path, name| path + "\\" + name));
+    look(FoundKey { hive, key, path, within: names }).map_err(fail)
+}
