@@ -24,6 +24,7 @@
 
 mod archive;
 mod assemble;
+mod bitmap;
 pub mod btrfs;
 mod cache;
 mod calendar;

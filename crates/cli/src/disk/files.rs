@@ -54,6 +54,10 @@ impl ImageArguments {
 
 /// Options of `inarch disk ls`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk ls -l guest.img /etc
+  inarch disk ls guest.qcow2:LABEL=home")]
 pub struct LsArguments {
     #[command(flatten)]
     image: ImageArguments,
@@ -73,6 +77,10 @@ pub struct LsArguments {
 
 /// Options of `inarch disk cat`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk cat guest.img /etc/os-release
+  inarch disk cat guest.qcow2:2 var/log/syslog | less")]
 pub struct CatArguments {
     #[command(flatten)]
     image: ImageArguments,
@@ -143,6 +151,10 @@ enum Kind {
 
 /// Options of `inarch disk stat`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk stat guest.img /etc/passwd
+  inarch disk stat --json guest.img /bin/su | jq .mode")]
 pub struct StatArguments {
     #[command(flatten)]
     image: ImageArguments,

@@ -17,6 +17,10 @@ use crate::size;
 
 /// Options of `inarch disk df`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk df guest.qcow2
+  inarch disk df --json guest.img | jq '.[].free'")]
 pub struct DfArguments {
     /// The image
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]

@@ -242,7 +242,7 @@ fn without_a_file_that_only_the_image_names() {
     // Not what is no regular file, and not silently what nobody asked for.
     let output = inarch_in(dir.path(), &["data.qcow2", "--with", "key"]);
     assert_status(&output, 125);
-    assert_one_line(&output, &["key", "no regular file"]);
+    assert_one_line(&output, &["key", "neither a regular file"]);
     let output = inarch_in(dir.path(), &["guest.qcow2", "--with", "secret"]);
     assert_status(&output, 0);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no image asks for secret"), "{output:?}");

@@ -151,7 +151,10 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     let run = |tree: &str| inarch(&["run", "-q", "--accel=tcg", tree, "--", "true"]);
     assert_one_line(&inarch(&["plan", "zip.tar"]), &["zip.tar: is a ZIP archive", "unpack it"]);
     assert_one_line(&inarch(&["plan", "cut.tar.gz"]), &["cut.tar.gz"]);
-    assert_one_line(&inarch(&["plan", "disk.img:root"]), &["disk.img:root: a volume of a disk image"]);
+    assert_one_line(
+        &inarch(&["plan", "disk.img:root"]),
+        &["disk.img: it has no volume 'root'", "/dev/sda (nothing known)"],
+    );
     assert_one_line(&inarch(&["plan", "oci:none:tag"]), &["none:tag: cannot be used as a source"]);
     assert_one_line(&run("--tree=cut.tar.gz"), &["say where the guest sees it", "--tree cut.tar.gz:/DIRECTORY"]);
     assert_one_line(&run("--tree=-:/mnt"), &["standard input cannot be a tree"]);

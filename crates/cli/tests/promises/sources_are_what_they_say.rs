@@ -30,9 +30,9 @@ fn what_is_not_read_is_refused_by_its_name() {
     let entry = [0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0];
     for (parts, said) in [
         (&[(0x8001, &b"BEA01"[..])][..], "a UDF file system"),
-        (&[(510, b"\x55\xaa"), (446, &entry)], "an MBR partition table, not a file system"),
-        (&[(510, b"\x55\xaa"), (512, b"EFI PART")], "a GPT partition table, not a file system"),
-        (&[(0, b"QFI\xfb")], "'qemu-img convert -O raw'"),
+        (&[(510, b"\x55\xaa"), (446, &entry)], "no file system that inarch can read; it has /dev/sda1 (nothing known)"),
+        (&[(510, b"\x55\xaa"), (512, b"EFI PART")], "partition table is damaged: the first copy: its header"),
+        (&[(0, b"QFI\xfb")], "qcow2: version 0"),
         (&[(0, b"LUKS\xba\xbe")], "LUKS"),
         (&[(0, b"PK\x03\x04")], "a ZIP archive"),
     ] {

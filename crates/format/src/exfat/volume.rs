@@ -1,6 +1,6 @@
 //! An exFAT as a volume.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use inarch_block::{Backing, Cursor};
 use inarch_tree::{Extent, FileType, Timestamp, Xattr};
@@ -11,12 +11,15 @@ use super::entry::{ENTRY, FILE, FileEntry, STREAM, StreamEntry};
 use super::listing::{Found, each};
 use super::pass::EveryNode;
 use super::{NAME, damaged};
+use crate::bitmap::zeros;
 use crate::fat::chains::Chains;
 use crate::region::Region;
 use crate::{Damage, ReadError};
 
 /// Pages of directories that are kept: 1 MiB.
 const PAGES: usize = 256;
+/// The type of the entry of an allocation bitmap (exFAT specification, section 7.1).
+const BITMAP: u8 = 0x81;
 /// The root, which has no entry.
 const ROOT: Node = Node(1);
 /// The most bytes of a name: 255 units of UTF-16.
@@ -29,6 +32,8 @@ pub(super) struct ExfatVolume {
     root: u32,
     backings: [Arc<dyn Backing>; 1],
     notes: Vec<String>,
+    /// Free clusters, once they were counted.
+    free: OnceLock<u64>,
 }
 
 /// A file or directory.
@@ -50,7 +55,7 @@ impl ExfatVolume {
         let pages = Pages::new(Arc::clone(&image), PAGES);
         let Parameters { area, root, notes } = Parameters::read(&pages, damage)?;
         let chains = Chains::new(Arc::clone(&image), area);
-        let volume = ExfatVolume { pages, chains, root, backings: [image], notes };
+        let volume = ExfatVolume { pages, chains, root, backings: [image], notes, free: OnceLock::new() };
         let (directory, _) = volume.directory(ROOT).map_err(|error| ReadError::of_volume(NAME, error))?;
         match directory.flaw() {
             Some(flaw) if directory.bytes() == 0 => {
@@ -79,6 +84,28 @@ impl ExfatVolume {
             (FILE, STREAM) => Ok(Held::Entry(file, stream)),
             _ => Err(damaged(format!("at byte {at} is no file's entry"))),
         }
+    }
+
+    /// How many clusters are free, by the first allocation bitmap that the root has.
+    fn count_free(&self) -> Result<u64, VolumeError> {
+        let mut place = None;
+        self.chains.region(self.root, None)?.each::<ENTRY>(&self.pages, 0, &mut |_, _, entry| {
+            if let [BITMAP, 0, rest @ ..] = entry
+                && let (Some(first), Some(length)) = (rest.get(18..).and_then(<[u8]>::first_chunk), rest.last_chunk())
+            {
+                place = Some((u32::from_le_bytes(*first), u64::from_le_bytes(*length)));
+            }
+            place.is_none() && entry[0] != 0
+        })?;
+        let Some((first, length)) = place else { return Ok(0) };
+        let region = self.chains.region(first, Some(self.chains.clusters_of(length)))?;
+        let clusters = u64::from(self.chains.area().clusters);
+        let mut free = 0;
+        region.each::<ENTRY>(&self.pages, 0, &mut |offset, _, piece| {
+            free += zeros(piece, clusters.saturating_sub(offset.saturating_mul(8)));
+            offset.saturating_mul(8) < clusters
+        })?;
+        Ok(free)
     }
 
     /// The clusters of a file or directory, and whether they follow one another.
@@ -240,6 +267,7 @@ impl Volume for ExfatVolume {
         Statistics {
             block_size: area.cluster as u32,
             blocks: area.clusters.into(),
+            free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
             name_max: NAME_MAX,
             ..Statistics::default()
         }

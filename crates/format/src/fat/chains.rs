@@ -1,6 +1,6 @@
 //! Follows chains of clusters in a table, of FAT12, FAT16, FAT32 and exFAT.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inarch_block::Backing;
 use inarch_volume::{Pages, VolumeError};
@@ -9,6 +9,8 @@ use crate::region::Region;
 
 /// Pages of the table that are kept: 1 MiB.
 const PAGES: usize = 256;
+/// Bytes of the table that are read at once to count what is free.
+const COUNTED: usize = 1 << 18;
 /// Regions that are kept.
 const KEPT: usize = 16;
 /// Pieces of all of them: 8 MiB.
@@ -75,6 +77,7 @@ pub(crate) struct Chains {
     pages: Pages,
     area: Area,
     kept: Mutex<Vec<Kept>>,
+    free: OnceLock<u64>,
 }
 
 /// A region that was mapped: its first cluster, and how many clusters were wanted.
@@ -86,12 +89,44 @@ struct Kept {
 
 impl Chains {
     pub(crate) fn new(image: Arc<dyn Backing>, area: Area) -> Chains {
-        Chains { pages: Pages::new(image, PAGES), area, kept: Mutex::default() }
+        Chains { pages: Pages::new(image, PAGES), area, kept: Mutex::default(), free: OnceLock::new() }
     }
 
     /// Where the table and the clusters are.
     pub(crate) fn area(&self) -> &Area {
         &self.area
+    }
+
+    /// How many clusters are free by the table of a FAT, which is read once for it; 0 if it cannot be read.
+    pub(crate) fn free(&self) -> u64 {
+        *self.free.get_or_init(|| self.count_free().unwrap_or(0))
+    }
+
+    fn count_free(&self) -> Result<u64, VolumeError> {
+        let clusters = u64::from(self.area.clusters);
+        let size = match self.area.width {
+            Width::Twelve => {
+                let next = |cluster| self.next(cluster).map(|next| u64::from(matches!(next, Next::Free)));
+                return (2..self.area.clusters.saturating_add(2)).map(next).sum();
+            }
+            Width::Sixteen => 2,
+            Width::ThirtyTwo | Width::Exfat => 4,
+        };
+        let is_free = |entry: &[u8]| match *entry {
+            // The upper four bits of FAT32 are reserved.
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]) & 0x0FFF_FFFF == 0,
+            _ => entry.iter().all(|byte| *byte == 0),
+        };
+        let mut piece = vec![0; COUNTED];
+        let (mut done, mut free) = (0, 0);
+        while done < clusters * size {
+            let count = (clusters * size - done).min(COUNTED as u64);
+            let piece = piece.get_mut(..count as usize).unwrap_or_default();
+            self.pages.read(self.area.table_at + 2 * size + done, piece)?;
+            free += piece.chunks_exact(size as usize).filter(|entry| is_free(entry)).count() as u64;
+            done += count;
+        }
+        Ok(free)
     }
 
     /// Clusters for that many bytes.

@@ -273,6 +273,7 @@ impl Volume for FatVolume {
         Statistics {
             block_size: area.cluster as u32,
             blocks: area.clusters.into(),
+            free_blocks: self.chains.free(),
             name_max: NAME_MAX,
             ..Statistics::default()
         }

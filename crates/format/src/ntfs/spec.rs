@@ -20,6 +20,7 @@ pub(super) mod record {
     pub(crate) const LOG_FILE: u64 = 2;
     pub(crate) const VOLUME: u64 = 3;
     pub(crate) const ROOT: u64 = 5;
+    pub(crate) const BITMAP: u64 = 6;
     pub(crate) const UPCASE: u64 = 10;
     /// The first record that is not the file system's own.
     pub(crate) const FIRST_USER: u64 = 16;

@@ -18,12 +18,15 @@ use super::pass::EveryNode;
 use super::spec::{NUMBER, kind, record, u32_at, u64_at};
 use super::system::Chunks;
 use super::{NAME, about, damaged, unreadable};
+use crate::bitmap::zeros;
 use crate::{Damage, ReadError};
 
 /// Pages of metadata that are kept: 4 MiB.
 const PAGES: usize = 1024;
 /// The most bytes of `$UpCase`: all units of UTF-16.
 const UPCASE_BYTES: u64 = 2 << 16;
+/// The most bytes of `$Bitmap` that are counted: those of a volume of 2 TiB with clusters of 4 KiB.
+const BITMAP_BYTES: u64 = 64 << 20;
 /// Seconds from 1601, where times begin, to 1970; and units of time in a second.
 const EPOCH: i64 = 11_644_473_600;
 const SECOND: i64 = 10_000_000;
@@ -32,6 +35,8 @@ const SECOND: i64 = 10_000_000;
 pub(super) struct NtfsVolume {
     pub(super) mft: Mft,
     upcase: OnceLock<Upcase>,
+    /// Free clusters, once they were counted.
+    free: OnceLock<u64>,
     units: Units,
     backings: [Arc<dyn Backing>; 1],
     notes: Vec<String>,
@@ -97,7 +102,8 @@ impl NtfsVolume {
         };
         let mft = mft.map_err(|error| unreadable(about("the MFT", error)))?;
         let units = Units::default();
-        let mut volume = NtfsVolume { mft, upcase: OnceLock::new(), units, backings: [backing], notes };
+        let mut volume =
+            NtfsVolume { mft, upcase: OnceLock::new(), free: OnceLock::new(), units, backings: [backing], notes };
         let found = volume.look_around().map_err(|error| unreadable(error).into_damage())?;
         volume.notes.extend(found);
         Ok(volume)
@@ -134,6 +140,13 @@ impl NtfsVolume {
         let bytes = inode.bytes(&self.mft, kind::DATA, &[], UPCASE_BYTES).map_err(|error| about("$UpCase", error))?;
         let upcase = Upcase::new(&bytes.ok_or_else(|| damaged("$UpCase is empty"))?);
         Ok(self.upcase.get_or_init(|| upcase))
+    }
+
+    /// How many clusters are free, by `$Bitmap`.
+    fn count_free(&self) -> Result<u64, VolumeError> {
+        let inode = self.inode(Node(record::BITMAP))?;
+        let bytes = inode.bytes(&self.mft, kind::DATA, &[], BITMAP_BYTES)?;
+        Ok(zeros(&bytes.unwrap_or_default(), self.mft.geometry.clusters))
     }
 
     fn standard(&self, inode: &Inode) -> Result<Standard, VolumeError> {
@@ -407,6 +420,7 @@ impl Volume for NtfsVolume {
         Statistics {
             block_size: self.mft.geometry.cluster() as u32,
             blocks: self.mft.geometry.clusters,
+            free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
             inodes: self.mft.count(),
             name_max: 255,
             ..Statistics::default()

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -151,7 +152,8 @@ impl Guest {
         self.stream(
             path,
             |volume, send| {
-                let mut walk = Walk { volume, send, links: HashMap::new(), entered: HashSet::new(), path: Vec::new() };
+                let (links, entered, made) = (HashMap::new(), HashSet::new(), Vec::new());
+                let mut walk = Walk { volume, send, links, entered, path: made, asked: path.as_os_str().as_bytes() };
                 walk.copy(node, b"it".to_vec()).map(drop)
             },
             |step| writer.step(step).map_err(|(what, error)| PathError::new(&target, what, error).into()),
@@ -172,7 +174,10 @@ struct Walk<'a> {
     /// The paths of files that may have several names.
     links: HashMap<Node, Vec<u8>>,
     entered: HashSet<Node>,
+    /// The path below the private directory.
     path: Vec<u8>,
+    /// The path that was asked for.
+    asked: &'a [u8],
 }
 
 /// What is left of a directory, the last name first, and the length of its path.
@@ -190,7 +195,7 @@ impl Walk<'_> {
                     open.pop();
                     open.is_empty() || (self.send)(Step::Leave)
                 }
-                Some(Err(lost)) => (self.send)(Step::Lost(named(&self.path, &lost))),
+                Some(Err(lost)) => self.lose(&lost),
                 Some(Ok((name, node))) => match self.one(node, name) {
                     Ok((goes_on, None)) => goes_on,
                     Ok((goes_on, Some(mut children))) => {
@@ -200,7 +205,7 @@ impl Walk<'_> {
                     }
                     // The node that was asked for cannot be read.
                     Err(error) if open.len() == 1 => return Err(error),
-                    Err(error) => (self.send)(Step::Lost(named(&self.path, &error.to_string()))),
+                    Err(error) => self.lose(&error.to_string()),
                 },
             };
             if !goes_on {
@@ -208,6 +213,18 @@ impl Walk<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Sends a line about the node at the path.
+    fn lose(&mut self, what: &str) -> bool {
+        let line = named(&self.in_image(), what);
+        (self.send)(Step::Lost(line))
+    }
+
+    /// The path in the image.
+    fn in_image(&self) -> Vec<u8> {
+        let below = self.path.iter().position(|byte| *byte == b'/').and_then(|slash| self.path.get(slash..));
+        [self.asked, below.unwrap_or_default()].concat()
     }
 
     /// One node; gives the children of a directory.
@@ -222,14 +239,14 @@ impl Walk<'_> {
         }
         self.path.extend_from_slice(&name);
         let mut entry = entry(self.volume, node, name)?;
-        let path = self.path.clone();
+        let (path, in_image) = (self.path.clone(), self.in_image());
         let send = &mut *self.send;
         entry.xattrs = self.volume.xattrs(node, &mut |loss| {
-            send(Step::Lost(named(&path, &loss.reason)));
+            send(Step::Lost(named(&in_image, &loss.reason)));
         })?;
         match entry.attributes.file_type() {
             Some(FileType::Directory) if !self.entered.insert(node) => {
-                Ok((send(Step::Lost(named(&path, "the directory has a second name"))), None))
+                Ok((send(Step::Lost(named(&in_image, "the directory has a second name"))), None))
             }
             Some(FileType::Directory) => {
                 let children = children(self.volume, node)?;

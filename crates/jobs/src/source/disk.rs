@@ -78,9 +78,13 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
             // What is wrong with a container is said when it is opened, and so below.
             return true;
         };
-        let examined = inarch_disk::examine(parsing, &disk);
-        format != ImageFormat::Raw
-            || examined.map_or(true, |found| found.table.is_some() || !found.pieces(&disk, "").is_empty())
+        let has_parts = || -> Result<bool, DiskError> {
+            let found = inarch_disk::examine(parsing, &disk)?;
+            let is_part_of_more = || Ok(!inarch_disk::above(parsing, &found.pieces(&disk, ""))?.list.is_empty());
+            if found.table.is_some() { Ok(true) } else { is_part_of_more() }
+        };
+        // What is wrong with a damaged one is said when it is opened.
+        format != ImageFormat::Raw || has_parts().unwrap_or(true)
     })
 }
 
