@@ -2,7 +2,7 @@
 //!
 //! - [`create`]: an empty image of any size.
 //! - [`partition`]: a partition table in one.
-//! - [`format`]: a file system on a partition, made by the host's own tools ([`tools`]) in a sparse file beside the image, whose data are then
+//! - [`format`](mod@format): a file system on a partition, made by the host's own tools ([`tools`]) in a sparse file beside the image, whose data are then
 //!   moved to their place.
 //! - [`compare`]: what those tools make of disks of many sizes.
 

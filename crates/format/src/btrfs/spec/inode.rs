@@ -111,7 +111,7 @@ pub(crate) struct ExtentHead {
     generation: U64,
     /// Bytes when it is decompressed, all of it.
     pub(crate) unpacked: U64,
-    /// [`compression`]
+    /// `compression`
     pub(crate) compression: u8,
     pub(crate) encryption: u8,
     pub(crate) encoding: U16,
