@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use inarch_confine::Parsing;
 pub use inarch_disk::{Above, Disk, DiskError, Part, Signature, Table, TableKind, Volumes};
-use inarch_format::probe::{Found, probe};
+use inarch_format::probe::{Found, container, probe};
 
 use crate::path_error::PathError;
 use crate::source::{ContainerError, DiskImage, ImageFormat, OpenedDisk, parse};
@@ -105,12 +105,15 @@ pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
 
 fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {
     let fail = |error| ExamineError::Disk { path: path.to_owned(), error };
+    let is_guessed = is_guessed && opened.format == ImageFormat::Raw;
+    // The table of a disk in a container of another kind may lie where a raw disk has one.
+    if is_guessed && let Ok(Some(found)) = container(parsing, &*opened.disk) {
+        return Err(ExamineError::NotRead { path: path.to_owned(), found });
+    }
     let disk = inarch_disk::examine(parsing, &opened.disk).map_err(fail)?;
-    // A container of another kind has neither a table nor a file system at its start.
-    let is_empty = disk.table.is_none() && disk.content.is_none();
-    if is_empty
+    if disk.table.is_none()
+        && disk.content.is_none()
         && is_guessed
-        && opened.format == ImageFormat::Raw
         && let Ok(Found::Other(found)) = probe(parsing, &*opened.disk)
     {
         return Err(ExamineError::NotRead { path: path.to_owned(), found });

@@ -64,6 +64,12 @@ pub enum GuestError {
         /// What is wrong.
         error: VolumeError,
     },
+    /// The place of a copy is taken.
+    #[error("{}: it exists already; nothing is written over", shown(target))]
+    Exists {
+        /// The place on the host.
+        target: PathBuf,
+    },
     /// What was found cannot be printed.
     #[error("cannot write what was found: {0}")]
     Output(io::Error),

@@ -207,21 +207,21 @@ pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-/// `inarch disk cat`.
+/// `inarch disk cat`. A file that cannot be read is reported, and the others are printed.
 pub fn cat(arguments: &CatArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
+    let mut status = ExitCode::SUCCESS;
     for file in &arguments.files {
         let mut out = io::stdout().lock();
-        let read = guest.read(file, |bytes| out.write_all(bytes));
-        match read {
+        match guest.read(file, |bytes| out.write_all(bytes)) {
+            Ok(()) => {}
             // The reader has gone (`| head`), as it meant to.
-            Err(GuestError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(ExitCode::SUCCESS);
-            }
-            read => read?,
+            Err(GuestError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(status),
+            Err(error @ GuestError::Output(_)) => return Err(error.into()),
+            Err(error) => status = lost(&error.to_string()),
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
 }
 
 /// `inarch disk find`.
@@ -276,13 +276,16 @@ pub fn find(arguments: &FindArguments) -> anyhow::Result<ExitCode> {
 /// `inarch disk stat`.
 pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
-    let mut printed = String::new();
+    let (mut printed, mut status) = (Vec::new(), ExitCode::SUCCESS);
     for file in &arguments.files {
-        let entry = guest.stat(file)?;
-        printed += &if arguments.json { as_json(&entry).to_string() + "\n" } else { stated(&entry) };
+        match guest.stat(file) {
+            Ok(entry) if arguments.json => printed.push(as_json(&entry).to_string() + "\n"),
+            Ok(entry) => printed.push(stated(&entry)),
+            Err(error) => status = lost(&error.to_string()),
+        }
     }
-    answer(printed)?;
-    Ok(ExitCode::SUCCESS)
+    answer(printed.join(if arguments.json { "" } else { "\n" }))?;
+    Ok(status)
 }
 
 /// `inarch disk cp`.

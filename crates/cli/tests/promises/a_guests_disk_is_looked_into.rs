@@ -225,7 +225,6 @@ fn or_one_line_says_why_not() {
         (&["ls", &volume("3")], &["volume '3'", "cannot read"]),
         (&["ls", &volume("2:/nothing")], &["/nothing: there is no such directory"]),
         (&["ls", &volume("2"), "nothing"], &["nothing", "no such file"]),
-        (&["cat", &volume("2"), "user"], &["user", "it is a directory"]),
         (&["find", &volume("2"), "user/notes"], &["it is no directory"]),
         (&["df", dir.path().to_str().unwrap()], &["name a disk image"]),
         (&["ls", "/nothing/there"], &["/nothing/there", "No such file"]),
@@ -234,4 +233,13 @@ fn or_one_line_says_why_not() {
         assert_status(&output, 125);
         assert_one_line(&output, parts);
     }
+    // One of several files.
+    for verb in ["cat", "stat"] {
+        let output = inarch(["disk", verb, &volume("2"), "nothing", "user/notes"]);
+        assert_status(&output, 1);
+        assert!(stderr(&output).contains("nothing: there is no such file") && !output.stdout.is_empty(), "{output:?}");
+    }
+    let output = inarch(["disk", "cat", &volume("2"), "user"]);
+    assert_status(&output, 1);
+    assert!(stderr(&output).contains("user: it is a directory"));
 }

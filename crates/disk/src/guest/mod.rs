@@ -108,8 +108,7 @@ pub fn select<E: From<NotFound>>(
     let there = shown(&volumes);
     match which {
         Which::Named(name) => {
-            let found = named(volumes, which)?;
-            let Some(volume) = found.first() else { return Err(NotFound::Nothing { there }.into()) };
+            let volume = named(&volumes, which)?;
             let content = volume.content.as_ref().map_or("nothing known", |content| content.format).to_owned();
             let files = open(volume)?.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
             Ok(rooted(files, within)?)
@@ -133,18 +132,23 @@ pub fn select<E: From<NotFound>>(
     }
 }
 
-/// The one volume that is named, or all.
+/// Checks that there is one volume of that name.
 ///
 /// # Errors
-/// There is none or several of that name.
-pub fn named(volumes: Vec<DiskVolume>, which: &Which) -> Result<Vec<DiskVolume>, NotFound> {
-    let Which::Named(name) = which else { return Ok(volumes) };
-    let there = shown(&volumes);
-    let found: Vec<_> = volumes.into_iter().filter(|volume| volume.answers_to(name)).collect();
+/// There is none, or several.
+pub fn exists(volumes: &[DiskVolume], which: &Which) -> Result<(), NotFound> {
+    named(volumes, which).map(drop)
+}
+
+/// The volume that is named; the first for [`Which::Auto`].
+fn named<'a>(volumes: &'a [DiskVolume], which: &Which) -> Result<&'a DiskVolume, NotFound> {
+    let there = || shown(volumes);
+    let Which::Named(name) = which else { return volumes.first().ok_or_else(|| NotFound::Nothing { there: there() }) };
+    let found: Vec<_> = volumes.iter().filter(|volume| volume.answers_to(name)).collect();
     match &*found {
-        [] => Err(NotFound::Volume { name: name.clone(), there }),
-        [_] => Ok(found),
-        several => Err(NotFound::Several { there: shown(several) }),
+        [] => Err(NotFound::Volume { name: name.clone(), there: there() }),
+        [volume] => Ok(volume),
+        several => Err(NotFound::Several { there: shown(several.iter().copied()) }),
     }
 }
 
@@ -198,12 +202,13 @@ fn assemble(mut systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<
     for mount in wanted {
         let Mount { device, directory, .. } = &mount;
         let Some(system) = systems.iter().find(|system| system.place.answers_to(device)) else {
-            guest
-                .note(format!("{directory:?} is empty: {device:?} of its fstab is not on the disk, or cannot be read"));
+            guest.note(format!(
+                "{device:?}, which its fstab mounts on {directory:?}, is not on the disk, or cannot be read"
+            ));
             continue;
         };
         if let Err(error) = guest.mount(directory.as_bytes(), Arc::clone(&system.files)) {
-            guest.note(format!("{directory:?} does not show what its fstab mounts there: {error}"));
+            guest.note(format!("{device:?} is not mounted on {directory:?} as its fstab says: {error}"));
         }
     }
     set_root(&mut guest, within)?;

@@ -86,6 +86,21 @@ pub fn probe(_: Parsing, backing: &dyn Backing) -> io::Result<Found> {
     Ok(tell(&head, &tail, likeliest(backing)?))
 }
 
+/// The text of [`Found::Other`] for a disk image in a container that QEMU reads, by its magic number alone: whatever its content looks like at
+/// places where a raw disk has its partition table. `None` if it is none.
+pub fn container(_: Parsing, backing: &dyn Backing) -> io::Result<Option<String>> {
+    let mut head = vec![0; backing.size().min(HEAD as u64) as usize];
+    read_backing(backing, 0, &mut head)?;
+    let mut tail = vec![0; backing.size().min(TAIL as u64) as usize];
+    read_backing(backing, backing.size() - tail.len() as u64, &mut tail)?;
+    let is_in = |other: &&table::Other, bytes: &[u8]| {
+        other.is_container() && other.magics.iter().any(|magic| at(bytes, magic.0, magic.1.len()) == Some(magic.1))
+    };
+    let found = OTHERS.iter().find(|other| is_in(other, &head));
+    let found = found.or_else(|| table::AT_THE_END.iter().find(|other| is_in(other, &tail)));
+    Ok(found.map(table::Other::text))
+}
+
 /// What a file is, by its first [`HEAD`] bytes and its last [`TAIL`], or all that it has if it has fewer.
 pub fn identify(_: Parsing, head: &[u8], tail: &[u8]) -> Found {
     told(head, tail)

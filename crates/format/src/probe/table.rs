@@ -19,6 +19,11 @@ impl Other {
     pub(super) fn text(&self) -> String {
         self.advice.text(self.name)
     }
+
+    /// Whether it is a disk in a container.
+    pub(super) fn is_container(&self) -> bool {
+        matches!(self.advice, Advice::Convert)
+    }
 }
 
 /// What to do about it.

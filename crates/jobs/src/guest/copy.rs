@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -141,11 +142,15 @@ impl Guest {
         };
         let fail = |action, error: Errno| PathError::new(&target, action, error);
         if target.symlink_metadata().is_ok() {
-            return Err(fail("nothing is written over", Errno::EXIST).into());
+            return Err(GuestError::Exists { target: target.clone() });
         }
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let private = tempfile::Builder::new().prefix(".inarch-cp-").tempdir_in(parent);
-        let private = private.map_err(|error| PathError::new(parent, "cannot write there", error))?;
+        let private = private.map_err(|error| {
+            // Its text has the name of the directory that is not there.
+            let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
+            PathError::new(parent, "cannot write there", error)
+        })?;
         let top = fs::open(private.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let top = top.map_err(|error| fail("cannot be made", error))?;
         let mut writer = Writer::new(top);

@@ -22,9 +22,9 @@ pub struct Inspection {
 /// # Errors
 /// The image cannot be opened, or a volume of it that should be a root cannot be read.
 pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
-    source::with_volumes(source, |parsing, volumes| {
+    source::with_volumes(source, |parsing, volumes, named| {
         let mut found = Vec::new();
-        for place in &volumes {
+        for place in volumes.iter().filter(|place| named(place)) {
             // What cannot be opened is no root that can be looked at; `df` says why.
             let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
             if !guest::is_root(&*files) {

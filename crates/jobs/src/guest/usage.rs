@@ -33,11 +33,11 @@ pub fn usage(source: &Source) -> Result<Vec<Usage>, OpenError> {
         label: volume.content.as_ref().and_then(|content| content.label.clone()),
         numbers,
     };
-    source::with_volumes(source, |parsing, volumes| {
+    source::with_volumes(source, |parsing, volumes, named| {
         let usage = |volume: &DiskVolume| {
             let opened = source::file_system(parsing, volume, Damage::Salvaged).transpose();
             of(volume, opened.map(|opened| opened.map(|volume| volume.statistics()).map_err(|error| error.to_string())))
         };
-        volumes.iter().map(usage).collect()
+        volumes.iter().filter(|volume| named(volume)).map(usage).collect()
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile};
 use inarch_disk::{Disk, Signature};
-use inarch_format::probe::{Found, probe};
+use inarch_format::probe::{Found, container, probe};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
@@ -32,8 +32,11 @@ impl RawImage {
         // A pipe would be waited for, and a directory cannot be written to.
         let kind = path.metadata().map_err(fail)?.file_type();
         if !kind.is_file() {
-            let what =
-                if kind.is_dir() { "a directory, not a disk image" } else { "no regular file, so no disk image" };
+            let what = if kind.is_dir() {
+                "a directory, not a disk image"
+            } else {
+                "no regular file; only image files are written to"
+            };
             return Err(MakeError::NotRaw { path: path.to_owned(), what: what.to_owned() });
         }
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(fail)?;
@@ -44,11 +47,16 @@ impl RawImage {
         let size = file.metadata().map_err(fail)?.len();
         let second = file.try_clone().map_err(fail)?;
         let image: Arc<dyn Backing> = Arc::new(BackingFile::new(second, path.to_owned()).map_err(fail)?);
-        let (disk, found) = parse(|parsing| {
+        let (container, disk, found) = parse(|parsing| {
+            // A table that lies in a container is not the container's own.
+            let container = container(parsing, &*image);
             let disk = inarch_disk::examine(parsing, &image);
             let is_empty = disk.as_ref().is_ok_and(|disk| disk.table.is_none() && disk.content.is_none());
-            (disk, if is_empty { probe(parsing, &*image).ok() } else { None })
+            (container, disk, if is_empty { probe(parsing, &*image).ok() } else { None })
         })?;
+        if let Some(what) = container.map_err(fail)? {
+            return Err(MakeError::NotRaw { path: path.to_owned(), what });
+        }
         if let Some(Found::Other(what)) = found {
             return Err(MakeError::NotRaw { path: path.to_owned(), what });
         }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{NotFound, Which, named, select};
+use inarch_disk::guest::{NotFound, Which, exists, select};
 use inarch_disk::{DiskError, DiskVolume};
-use inarch_format::probe::{FileKind, Found, probe};
+use inarch_format::probe::{FileKind, Found, container, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::Volume;
 
@@ -78,6 +78,9 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
             // What is wrong with a container is said when it is opened, and so below.
             return true;
         };
+        if format == ImageFormat::Raw && matches!(container(parsing, &*disk), Ok(Some(_))) {
+            return false;
+        }
         let has_parts = || -> Result<bool, DiskError> {
             let found = inarch_disk::examine(parsing, &disk)?;
             let is_part_of_more = || Ok(!inarch_disk::above(parsing, &found.pieces(&disk, ""))?.list.is_empty());
@@ -100,13 +103,14 @@ pub(super) fn open(
     select(volumes, which, within.as_os_str().as_bytes(), &mut |volume| file_system(parsing, volume, damage))
 }
 
-/// Has a confined thread look at the volumes of a disk image, or the one that is named; an image of one file system is one volume.
+/// Has a confined thread look at the volumes of a disk image; an image of one file system is one volume. `look` is told which of them are meant: all, or the
+/// one that is named.
 ///
 /// # Errors
 /// It is no disk image, or cannot be opened.
 pub(crate) fn with_volumes<T: Send>(
     source: &Source,
-    look: impl FnOnce(Parsing, Vec<DiskVolume>) -> T + Send,
+    look: impl FnOnce(Parsing, &[DiskVolume], &dyn Fn(&DiskVolume) -> bool) -> T + Send,
 ) -> Result<T, OpenError> {
     let (path, which, with) = match source {
         Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto, &Vec::new()),
@@ -120,7 +124,12 @@ pub(crate) fn with_volumes<T: Send>(
     let looked = parse(|parsing| {
         let OpenedDisk { disk, .. } = image.disk(parsing, None)?;
         let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
-        Ok(look(parsing, named(volumes, which)?))
+        let name = |volume: &DiskVolume| match which {
+            Which::Auto => true,
+            Which::Named(name) => volume.answers_to(name),
+        };
+        exists(&volumes, which)?;
+        Ok(look(parsing, &volumes, &name))
     })?;
     looked.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })
 }
