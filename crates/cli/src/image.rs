@@ -100,7 +100,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;
     let request = ImageRequest {
-        source: Source::parse(&arguments.source)?,
+        source: Source::parse(&arguments.source)?.with(&arguments.filters.with)?,
         selection,
         output: arguments.output,
         format: arguments.format,

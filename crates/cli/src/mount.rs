@@ -94,6 +94,10 @@ pub struct MountArguments {
     #[arg(long)]
     pub salvage: bool,
 
+    /// Let a disk image use FILE, which it names as its backing file, data file or extent; others are not opened
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+
     #[command(flatten)]
     pub cross: CrossArgument,
 
@@ -272,6 +276,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         io_uring,
         sandbox,
         salvage,
+        with,
         background,
         log,
         quiet,
@@ -289,7 +294,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
-    let source = Source::parse(&source)?;
+    let source = Source::parse(&source)?.with(&with)?;
     if access.asks_for_writes() && writes == MountWrites::Through && !matches!(source, Source::Directory(_)) {
         anyhow::bail!(
             "--rw: archives and images are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"

@@ -41,8 +41,8 @@ pub struct PlanArguments {
 
 /// Plans a disk, reads its first block and reports what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let report =
-        plan::plan(&Source::parse(&arguments.source)?, &arguments.filters.reproducible_selection()?, arguments.format)?;
+    let source = Source::parse(&arguments.source)?.with(&arguments.filters.with)?;
+    let report = plan::plan(&source, &arguments.filters.reproducible_selection()?, arguments.format)?;
     let text = if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&report) };
     answer(text)?;
     Ok(ExitCode::SUCCESS)

@@ -61,6 +61,10 @@ pub struct SourceArguments {
     #[arg(long)]
     pub salvage: bool,
 
+    /// Let a disk image use FILE, which it names as its backing file, data file or extent; others are not opened
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+
     /// Label files (security.selinux) by the rules of FILE, a policy's file_contexts
     #[arg(long, value_name = "FILE")]
     pub selinux_contexts: Option<PathBuf>,
@@ -111,7 +115,14 @@ impl SourceArguments {
 
     /// Whether only options were given that a live directory supports too.
     pub fn is_whole(&self) -> bool {
-        SourceArguments { owners: OwnerArguments::default(), cross: false, salvage: false, ..self.clone() }.is_all()
+        SourceArguments {
+            owners: OwnerArguments::default(),
+            cross: false,
+            salvage: false,
+            with: Vec::new(),
+            ..self.clone()
+        }
+        .is_all()
     }
 
     /// The selection; `exclude` adds globs to leave out.

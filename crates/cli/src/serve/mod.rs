@@ -96,7 +96,7 @@ impl TreeArguments {
             (false, Some(file)) => Writes::Kept(file),
             (false, None) => Writes::ThrownAway(self.overlay_dir),
         };
-        let source = Source::parse(&self.source)?;
+        let source = Source::parse(&self.source)?.with(&self.filters.with)?;
         let (selection, sandbox) = (self.filters.selection(&[])?, self.sandbox.into());
         Ok(ServedTree { source, selection, format: self.format, writes, serial: self.serial, sandbox })
     }
