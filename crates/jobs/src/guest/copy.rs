@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -145,12 +144,9 @@ impl Guest {
             return Err(GuestError::Exists { target: target.clone() });
         }
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let private = tempfile::Builder::new().prefix(".inarch-cp-").tempdir_in(parent);
-        let private = private.map_err(|error| {
-            // Its text has the name of the directory that is not there.
-            let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
-            PathError::new(parent, "cannot write there", error)
-        })?;
+        let cannot_write = |error| PathError::new(parent, "cannot write there", error);
+        parent.metadata().map_err(cannot_write)?;
+        let private = tempfile::Builder::new().prefix(".inarch-cp-").tempdir_in(parent).map_err(cannot_write)?;
         let top = fs::open(private.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let top = top.map_err(|error| fail("cannot be made", error))?;
         let mut writer = Writer::new(top);
