@@ -128,6 +128,18 @@ impl Hive {
         value::list(&self.cells, key)
     }
 
+    /// The values of a key with their data.
+    ///
+    /// # Errors
+    /// As [`Hive::values`] and [`Hive::data`]; several values share more data than the hive has.
+    pub fn values_with_data(&self, key: &Key) -> Result<Vec<(Value, Vec<u8>)>, HiveError> {
+        let values = self.values(key)?;
+        if values.iter().map(Value::stored).sum::<u64>() > u64::from(self.cells.length()) {
+            return Err(HiveError::Circle("bytes of data"));
+        }
+        values.into_iter().map(|value| Ok((value.clone(), self.data(&value)?))).collect()
+    }
+
     /// The data of a value, as it is stored.
     ///
     /// # Errors

@@ -110,8 +110,8 @@ fn table(found: &FoundKey<'_>) -> Result<String, HiveError> {
     for key in found.hive.subkeys(&found.key)? {
         rows.push([line(&key.name.to_string()), "key".to_owned(), String::new()]);
     }
-    for value in found.hive.values(&found.key)? {
-        let data = match Shown::new(value.kind, found.hive.data(&value)?) {
+    for (value, data) in found.hive.values_with_data(&found.key)? {
+        let data = match Shown::new(value.kind, data) {
             Shown::Texts(texts) => texts.iter().map(|text| line(text)).collect::<Vec<_>>().join(", "),
             Shown::Number(number) => format!("{number} ({number:#x})"),
             Shown::Bytes(bytes) if bytes.len() > 32 => {
@@ -136,8 +136,8 @@ fn table(found: &FoundKey<'_>) -> Result<String, HiveError> {
 
 fn as_json(found: &FoundKey<'_>) -> Result<String, HiveError> {
     let mut values = Vec::new();
-    for value in found.hive.values(&found.key)? {
-        let data = match Shown::new(value.kind, found.hive.data(&value)?) {
+    for (value, data) in found.hive.values_with_data(&found.key)? {
+        let data = match Shown::new(value.kind, data) {
             Shown::Text(text) => json!(text),
             Shown::Texts(texts) => json!(texts),
             Shown::Number(number) => json!(number),

@@ -6,7 +6,7 @@ mod system;
 
 use std::sync::Arc;
 
-use inarch_volume::{Composite, Volume, read_small};
+use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 
 use crate::DiskVolume;
 pub use fstab::Mount;
@@ -165,12 +165,23 @@ fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
 
+/// The directories of a Btrfs that hold a root, where its default subvolume is none: those of Debian and Ubuntu, Fedora, and Debian's installer.
+const ROOT_SUBVOLUMES: [&[u8]; 3] = [b"@", b"root", b"@rootfs"];
+
 /// Whether a file system is the root of an operating system.
 pub fn is_root(files: &dyn Volume) -> bool {
     // A damaged directory has none.
-    OF_A_ROOT
-        .iter()
-        .any(|path| inarch_volume::resolve(files, path, inarch_volume::Last::Taken).is_ok_and(|found| found.is_some()))
+    OF_A_ROOT.iter().any(|path| resolve(files, path, Last::Taken).is_ok_and(|found| found.is_some()))
+}
+
+/// The root of an operating system on a file system: the file system itself, or a usual subvolume of a Btrfs. `None` if there is none.
+pub fn root_of(files: &Arc<dyn Volume>) -> Option<Arc<dyn Volume>> {
+    if is_root(&**files) {
+        return Some(Arc::clone(files));
+    }
+    let subvolumes = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
+    let mut roots = subvolumes.filter_map(|path| rooted(Arc::clone(files), path).ok());
+    roots.find(|root| is_root(&**root))
 }
 
 /// The file systems that a guest's root mounts by its fstab, in the order of their paths.
@@ -182,18 +193,14 @@ pub fn mounts(root: &dyn Volume) -> Vec<Mount> {
 }
 
 /// The guest as one volume.
-fn assemble(mut systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
-    let roots: Vec<_> = systems.iter().filter(|system| is_root(&*system.files)).map(|system| &system.place).collect();
-    let root = match (systems.len(), &*roots) {
-        (1, _) => 0,
+fn assemble(systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
+    let roots: Vec<_> = systems.iter().filter_map(|system| Some((&system.place, root_of(&system.files)?))).collect();
+    let root = match (&*systems, &*roots) {
+        ([only], []) => Arc::clone(&only.files),
         (_, []) => return Err(NotFound::NoRoot { there: there.to_owned() }),
-        (_, [root]) => {
-            let name = root.name();
-            systems.iter().position(|system| system.place.name() == name).unwrap_or(0)
-        }
-        _ => return Err(NotFound::Several { there: shown(roots) }),
+        (_, [(_, root)]) => Arc::clone(root),
+        _ => return Err(NotFound::Several { there: shown(roots.iter().map(|(place, _)| *place)) }),
     };
-    let root = systems.swap_remove(root).files;
     let wanted: Vec<_> = mounts(&*root).into_iter().filter(|mount| mount.directory != "/").collect();
     if wanted.is_empty() {
         return rooted(root, within);
@@ -207,7 +214,21 @@ fn assemble(mut systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<
             ));
             continue;
         };
-        if let Err(error) = guest.mount(directory.as_bytes(), Arc::clone(&system.files)) {
+        // The option is of Btrfs; its subvolumes are directories of the default one.
+        let files = match mount.option("subvol") {
+            Some(subvolume) => rooted(Arc::clone(&system.files), subvolume.as_bytes()),
+            None if mount.option("subvolid").is_some() => {
+                guest.note(format!(
+                    "{device:?} on {directory:?}: its fstab names the subvolume by a number; its default one is shown"
+                ));
+                Ok(Arc::clone(&system.files))
+            }
+            None => Ok(Arc::clone(&system.files)),
+        };
+        let mounted = files.map_err(|error| error.to_string());
+        let mounted =
+            mounted.and_then(|files| guest.mount(directory.as_bytes(), files).map_err(|error| error.to_string()));
+        if let Err(error) = mounted {
             guest.note(format!("{device:?} is not mounted on {directory:?} as its fstab says: {error}"));
         }
     }

@@ -6,10 +6,10 @@
 //! 3. What is complete gets its name by one rename. What fails before that leaves nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use inarch_block::Cursor;
@@ -150,7 +150,7 @@ impl Guest {
         let top = fs::open(private.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let top = top.map_err(|error| fail("cannot be made", error))?;
         let mut writer = Writer::new(top);
-        self.stream(
+        let copied = self.stream(
             path,
             |volume, send| {
                 let (links, entered, made) = (HashMap::new(), HashSet::new(), Vec::new());
@@ -158,11 +158,19 @@ impl Guest {
                 walk.copy(node, b"it".to_vec()).map(drop)
             },
             |step| writer.step(step).map_err(|(what, error)| PathError::new(&target, what, error).into()),
-        )?;
+        );
+        if copied.is_err() {
+            // A directory without the right to write to it cannot be removed by its user.
+            open_all(private.path());
+        }
+        copied?;
         let from = writer.directories.first().map(|(fd, _)| fd);
         if let Some(from) = from {
             let moved = fs::renameat_with(from, "it", fs::CWD, &target, RenameFlags::NOREPLACE);
             moved.map_err(|error| fail("cannot be given its name", error))?;
+        }
+        if let Some((made, entry)) = writer.top.take() {
+            writer.dress(&made, &entry).map_err(|(what, error)| fail(what, error))?;
         }
         Ok(writer.report)
     }
@@ -225,7 +233,7 @@ impl Walk<'_> {
     /// The path in the image.
     fn in_image(&self) -> Vec<u8> {
         let below = self.path.iter().position(|byte| *byte == b'/').and_then(|slash| self.path.get(slash..));
-        [self.asked, below.unwrap_or_default()].concat()
+        [self.asked.strip_suffix(b"/").unwrap_or(self.asked), below.unwrap_or_default()].concat()
     }
 
     /// One node; gives the children of a directory.
@@ -280,6 +288,10 @@ impl Walk<'_> {
 struct Writer {
     /// The directories that are open, each in the one before.
     directories: Vec<(OwnedFd, Option<Entry>)>,
+    /// The uppermost directory, complete but for its attributes.
+    top: Option<(OwnedFd, Entry)>,
+    /// How deep the walk is in a directory that is left out.
+    skipped: u64,
     file: Option<(File, Entry, u64)>,
     is_root: bool,
     report: CopyReport,
@@ -291,14 +303,30 @@ type StepError = (&'static str, Errno);
 impl Writer {
     fn new(top: OwnedFd) -> Writer {
         let is_root = rustix::process::geteuid().is_root();
-        Writer { directories: vec![(top, None)], file: None, is_root, report: CopyReport::default() }
+        Writer {
+            directories: vec![(top, None)],
+            top: None,
+            skipped: 0,
+            file: None,
+            is_root,
+            report: CopyReport::default(),
+        }
     }
 
     fn step(&mut self, step: Step) -> Result<(), StepError> {
         match step {
+            // What is in a directory that could not be made.
+            Step::Enter(_) if self.skipped > 0 => {
+                self.skipped += 1;
+                Ok(())
+            }
+            Step::Leave if self.skipped > 0 => {
+                self.skipped -= 1;
+                Ok(())
+            }
+            Step::File(_) | Step::Link(..) | Step::Other(_) if self.skipped > 0 => Ok(()),
             Step::Lost(line) => {
-                // A file that ends with damage stays as far as it was read.
-                self.end_file()?;
+                self.drop_file()?;
                 self.report.lose(line);
                 Ok(())
             }
@@ -313,8 +341,12 @@ impl Writer {
                 let (Some((top, _)), Some((above, _))) = (self.directories.first(), self.directories.last()) else {
                     return Ok(());
                 };
-                let linked = fs::linkat(top, &*first, above, &*name, AtFlags::empty());
-                linked.map_err(|error| ("a hard link cannot be made", error))
+                match fs::linkat(top, &*first, above, &*name, AtFlags::empty()) {
+                    // The first name was left out, or this name is another file's.
+                    Err(Errno::NOENT | Errno::EXIST) => self.leave_out(&name),
+                    linked => linked.map_err(|error| ("a hard link cannot be made", error))?,
+                }
+                Ok(())
             }
             Step::Other(entry) => self.other(entry),
         }
@@ -328,7 +360,14 @@ impl Writer {
         self.end_file()?;
         let above = self.above()?;
         let fail = |error| ("a directory cannot be made", error);
-        fs::mkdirat(above, &*entry.path, Mode::RWXU).map_err(fail)?;
+        match fs::mkdirat(above, &*entry.path, Mode::RWXU) {
+            Err(Errno::EXIST) => {
+                self.leave_out(&entry.path);
+                self.skipped = 1;
+                return Ok(());
+            }
+            made => made.map_err(fail)?,
+        }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = fs::openat(above, &*entry.path, flags, Mode::empty()).map_err(fail)?;
         self.report.files += 1;
@@ -339,15 +378,37 @@ impl Writer {
     fn leave(&mut self) -> Result<(), StepError> {
         self.end_file()?;
         if let Some((made, Some(entry))) = self.directories.pop() {
-            self.dress(&made, &entry)?;
+            // The uppermost one is moved first, which takes the right to write to it.
+            if self.directories.len() == 1 {
+                self.top = Some((made, entry));
+            } else {
+                self.dress(&made, &entry)?;
+            }
         }
         Ok(())
+    }
+
+    /// An image may have a name twice: the first file keeps it.
+    fn leave_out(&mut self, name: &[u8]) {
+        self.report.lose(named(name, "left out: the directory has another file of that name"));
+    }
+
+    /// Removes a file that breaks off, since its other bytes are not known.
+    fn drop_file(&mut self) -> Result<(), StepError> {
+        let Some((_, entry, _)) = self.file.take() else { return Ok(()) };
+        self.report.files = self.report.files.saturating_sub(1);
+        let removed = fs::unlinkat(self.above()?, &*entry.path, AtFlags::empty());
+        removed.map_err(|error| ("a damaged file cannot be removed", error))
     }
 
     fn begin_file(&mut self, entry: Entry) -> Result<(), StepError> {
         self.end_file()?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = fs::openat(self.above()?, &*entry.path, flags, Mode::RUSR | Mode::WUSR);
+        if made.as_ref().is_err_and(|error| *error == Errno::EXIST) {
+            self.leave_out(&entry.path);
+            return Ok(());
+        }
         let made = made.map_err(|error| ("a file cannot be made", error))?;
         self.report.files += 1;
         self.file = Some((File::from(made), entry, 0));
@@ -404,14 +465,23 @@ impl Writer {
         let above = self.above()?;
         let name = &*entry.path;
         match (&entry.target, attributes.file_type()) {
-            (Some(target), _) => {
-                fs::symlinkat(&**target, above, name).map_err(|error| ("a symbolic link cannot be made", error))?;
-            }
+            (Some(target), _) => match fs::symlinkat(&**target, above, name) {
+                Err(Errno::EXIST) => {
+                    self.leave_out(&entry.path);
+                    return Ok(());
+                }
+                made => made.map_err(|error| ("a symbolic link cannot be made", error))?,
+            },
             (None, Some(file_type)) if self.is_root || file_type == FileType::Fifo => {
                 let (major, minor) = attributes.device;
                 let kind = fs::FileType::from_raw_mode(attributes.mode);
-                let made = fs::mknodat(above, name, kind, Mode::RUSR, fs::makedev(major, minor));
-                made.map_err(|error| ("a special file cannot be made", error))?;
+                match fs::mknodat(above, name, kind, Mode::RUSR, fs::makedev(major, minor)) {
+                    Err(Errno::EXIST) => {
+                        self.leave_out(&entry.path);
+                        return Ok(());
+                    }
+                    made => made.map_err(|error| ("a special file cannot be made", error))?,
+                }
                 fs::chmodat(above, name, self.mode(attributes.mode), AtFlags::empty())
                     .map_err(|error| ("permissions cannot be set", error))?;
             }
@@ -436,4 +506,16 @@ fn times(attributes: &inarch_volume::Attributes) -> Timestamps {
     let time = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
     let mtime = time(attributes.mtime);
     Timestamps { last_access: attributes.atime.map_or(mtime, time), last_modification: mtime }
+}
+
+/// Lets the owner write to all directories below `top`, as far as that is possible.
+fn open_all(top: &Path) {
+    let mut left = vec![top.to_owned()];
+    while let Some(directory) = left.pop() {
+        let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o700));
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        left.extend(
+            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+        );
+    }
 }

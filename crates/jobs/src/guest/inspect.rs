@@ -27,9 +27,7 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
         for place in volumes.iter().filter(|place| named(place)) {
             // What cannot be opened is no root that can be looked at; `df` says why.
             let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
-            if !guest::is_root(&*files) {
-                continue;
-            }
+            let Some(files) = guest::root_of(&files) else { continue };
             let on_disk = |mount: Mount| {
                 let volume = volumes.iter().find(|volume| volume.answers_to(&mount.device)).map(DiskVolume::name);
                 (mount, volume)

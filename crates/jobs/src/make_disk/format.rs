@@ -171,12 +171,28 @@ fn target(image: &RawImage, request: &FormatRequest) -> Result<Target, MakeError
             (Target { place, start: part.start, length: part.length }, part.content.as_ref())
         }
     };
-    match content {
-        Some(content) if !request.force => {
-            Err(MakeError::Holds { path: image.path.clone(), place: target.place, what: told(content) })
-        }
-        _ => Ok(target),
+    if request.force {
+        return Ok(target);
     }
+    let end = target.start.saturating_add(target.length);
+    let over = disk.parts.iter().find(|part| {
+        let is_extended = matches!(part.type_id.as_str(), "05" | "0f" | "85");
+        let overlaps = part.start < end && target.start < part.start.saturating_add(part.length);
+        request.partition.is_some_and(|number| number != part.number) && overlaps && !is_extended
+    });
+    if let Some(part) = over {
+        return Err(wrong(format!(
+            "{} overlaps partition {}; --force formats it all the same",
+            target.place, part.number
+        )));
+    }
+    let fail = |error| PathError::new(&image.path, "cannot read it", error);
+    let what = match content {
+        Some(content) => told(content),
+        None if image.has_bytes(target.start, target.length).map_err(fail)? => "data of an unknown kind".to_owned(),
+        None => return Ok(target),
+    };
+    Err(MakeError::Holds { path: image.path.clone(), place: target.place, what })
 }
 
 /// The sizes that the new file system says it has.

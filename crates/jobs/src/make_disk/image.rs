@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,9 @@ use super::MakeError;
 use crate::path_error::PathError;
 use crate::source::parse;
 use crate::text::shown;
+
+/// Bytes in which content of an unknown kind is looked for.
+const LOOKED_AT: u64 = 1 << 20;
 
 /// A raw disk image, open for writing and locked.
 pub(super) struct RawImage {
@@ -64,6 +68,13 @@ impl RawImage {
             return Err(MakeError::Disk { path: path.to_owned(), error });
         }
         Ok(RawImage { path: path.to_owned(), file, size, disk })
+    }
+
+    /// Whether the first MiB of `length` bytes from `start` has anything but zeros: content of a kind that is not known, too, is somebody's.
+    pub fn has_bytes(&self, start: u64, length: u64) -> io::Result<bool> {
+        let mut bytes = vec![0; length.min(LOOKED_AT).min(self.size.saturating_sub(start)) as usize];
+        self.file.read_exact_at(&mut bytes, start)?;
+        Ok(bytes.iter().any(|byte| *byte != 0))
     }
 
     /// Sees to it that `length` bytes from `start` can be written without need for room. A file system that cannot do that shows it later.

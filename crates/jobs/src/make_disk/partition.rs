@@ -89,7 +89,13 @@ fn refuse_what_is_there(image: &RawImage) -> Result<(), MakeError> {
         Ok(disk) => match (&disk.table, &disk.content) {
             (Some(table), _) => format!("a partition table ({})", table.kind.name()),
             (None, Some(content)) => told(content),
-            (None, None) => return Ok(()),
+            (None, None) => {
+                let has_bytes = image.has_bytes(0, image.size);
+                match has_bytes.map_err(|error| PathError::new(&image.path, "cannot read it", error))? {
+                    true => "data of an unknown kind".to_owned(),
+                    false => return Ok(()),
+                }
+            }
         },
         Err(_) => "a damaged partition table".to_owned(),
     };

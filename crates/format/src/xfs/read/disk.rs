@@ -102,7 +102,10 @@ impl Disk {
             (is_power(block_size, sb.block_log, 512..MAX_BLOCK + 1), "the size of a block"),
             (is_power(inode_size, sb.inode_log, 256..2049), "the size of an inode"),
             (sector.is_power_of_two() && (512..=MAX_SECTOR).contains(&sector), "the size of a sector"),
-            (inode_size <= block_size && block_size / inode_size == per_block, "the number of inodes of a block"),
+            (
+                inode_size <= block_size && block_size.checked_div(inode_size) == Some(per_block),
+                "the number of inodes of a block",
+            ),
             (is_power(per_block, sb.inodes_per_block_log, 1..257), "the number of inodes of a block"),
             (1u64 << sb.directory_log.min(16) <= MAX_BLOCK && log <= 16, "the size of a directory's block"),
             (
