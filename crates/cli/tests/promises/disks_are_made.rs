@@ -351,3 +351,36 @@ fn tools_are_compared() {
     assert!(table.lines().any(|line| line.starts_with("xfs") && line.contains('-')), "{table}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+/// Whatever is there, of a kind that is known or not.
+#[test]
+fn not_over_what_is_there() {
+    let dir = scratch();
+    let script = "
+        tar cf t.tar /etc/passwd; truncate -s 10M t.tar; printf somebody > unknown; truncate -s 10M unknown
+        truncate -s 24M refs; printf 'label: gpt\\nsize=20M\\n' | /sbin/sfdisk -q refs
+        printf '\\0\\0\\0ReFS\\0' | dd of=refs bs=1 seek=1048576 conv=notrunc status=none
+        truncate -s 24M raw; printf 'label: gpt\\nsize=20M\\n' | /sbin/sfdisk -q raw
+        qemu-img convert -O qcow2 raw d.qcow2; qemu-img convert -O vdi raw d.vdi
+        qemu-img convert -O vpc -o subformat=fixed,force_size raw d.vhd";
+    host("sh", &["-ec", script], dir.path());
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (arguments, file) in [
+        (&["format", "FILE", "ext4"][..], "t.tar"),
+        (&["partition", "FILE"], "t.tar"),
+        (&["format", "FILE", "ext4"], "unknown"),
+        (&["partition", "FILE"], "unknown"),
+        (&["format", "FILE", "ext4", "-p", "1"], "refs"),
+        (&["partition", "FILE", "--force"], "d.qcow2"),
+        (&["partition", "FILE", "--force"], "d.vdi"),
+        (&["partition", "FILE", "--force"], "d.vhd"),
+        (&["format", "FILE", "ext4", "--force"], "d.vhd"),
+    ] {
+        let before = fs::read(at(file)).unwrap();
+        let path = at(file);
+        let words: Vec<&str> = arguments.iter().map(|word| if *word == "FILE" { &*path } else { word }).collect();
+        let output = inarch([&["disk"], &*words].concat());
+        assert_one_line(&output, &[file]);
+        assert!(fs::read(at(file)).unwrap() == before, "{arguments:?} {file}");
+    }
+}
