@@ -2,7 +2,7 @@
 //!
 //! golden/ has members that Linux 6.1 wrote (user-mode-linux 6.1.176 of Debian 12, whose device mapper and MD a plain user
 //! can start). Every 4 KiB of a volume were written with their number, counted from 1 and in LVM's case from another 10,000
-//! for each volume. A line says what lies at an offset: so many blocks from a number on, or bytes. The rest is zeros.
+//! for each volume. Each line gives an offset and what lies there: a run of numbered blocks, or bytes. All other bytes are zeros.
 //!
 //! - zones, first: `mdadm --create --homehost=host --metadata=1.2 --level=0 --chunk=28 --raid-devices=3
 //!   --layout=alternate` and `original`, over a, b, c and over c, b, a. These have 3, 5 and 5 MiB.
@@ -202,7 +202,7 @@ fn a_copy_that_failed_is_not_read() {
         named(&told, "/dev/vg/mir").on == ["b"]
     };
     assert!(!is_of_b(&other, &b));
-    // More events of b, of which one was that a failed.
+    // b has a higher event count, because it recorded the failure of a.
     let mut newer = b.clone();
     newer[state_of_b + 16] += 1;
     newer[state_of_b + 24] = 1;

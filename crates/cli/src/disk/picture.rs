@@ -57,7 +57,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A colour for each of so many lines.
+/// The colour of curve `number` of `all`, in CSS notation.
 fn colour(number: usize, all: usize) -> String {
     let lightness = if number.is_multiple_of(2) { 35 } else { 55 };
     format!("hsl({}, 75%, {lightness}%)", number * 360 / all.max(1))

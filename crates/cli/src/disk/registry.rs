@@ -177,7 +177,7 @@ fn export(request: &RegistryRequest, utf8: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Passes texts on. False if nobody reads any more.
+/// Sends text to the thread that prints. Returns false once that thread has stopped reading.
 fn texts_of(texts: SyncSender<Vec<u16>>) -> impl Fn(Vec<u16>) -> bool {
     move |text| texts.send(text).is_ok()
 }

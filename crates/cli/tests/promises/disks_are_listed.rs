@@ -239,7 +239,7 @@ fn without_a_file_that_only_the_image_names() {
         let found = listed(dir.path(), &[&[image], with].concat());
         assert_eq!(found["partitions"][1]["label"], "rootfs", "{image}");
     }
-    // Not what is no regular file, and not silently what nobody asked for.
+    // `--with` refuses what is no regular file. A file that no image names gets a line.
     let output = inarch_in(dir.path(), &["data.qcow2", "--with", "key"]);
     assert_status(&output, 125);
     assert_one_line(&output, &["key", "neither a regular file"]);

@@ -275,7 +275,7 @@ fn a_killed_format_leaves_the_image_as_it_was() {
     assert!(within(LONG, || fs::read_dir(dir.path()).unwrap().count() == 1));
     let after = fs::metadata(&image).unwrap();
     assert_eq!((before.modified().unwrap(), before.blocks()), (after.modified().unwrap(), after.blocks()));
-    // Nobody can end a tool for a process that was killed.
+    // The tool outlives the process that was killed, since SIGKILL cannot be passed on.
     host("sh", &["-c", "kill $(cat bin/pid)"], tools.path());
 }
 

@@ -40,7 +40,7 @@ pub enum ContainerError {
     TooLong,
 }
 
-/// Bytes of an image for a message: at most 200 characters, none of which controls a terminal.
+/// Text for a message from an image's bytes: control characters are escaped, and it is cut at 200 characters.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(200).collect();
