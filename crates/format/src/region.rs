@@ -4,7 +4,45 @@ use std::ops::Range;
 
 use inarch_block::{Backing, Cursor};
 use inarch_tree::Extent;
-use inarch_volume::{Pages, VolumeError};
+use inarch_volume::{Body, Facts, Loss, Node, Pages, VolumeError};
+
+/// The node of `name` in a directory whose entries `each` gives, with their names. Damaged if it was not found and part of the directory cannot
+/// be read.
+pub(crate) fn find(
+    name: &[u8],
+    each: impl FnOnce(&mut dyn FnMut(Result<(&[u8], u64), Loss>) -> bool) -> Result<(), VolumeError>,
+) -> Result<Option<Node>, VolumeError> {
+    let (mut node, mut lost) = (None, None);
+    each(&mut |found| match found {
+        Ok((found, number)) => {
+            node = (found == name).then_some(Node(number));
+            node.is_none()
+        }
+        Err(loss) => {
+            lost = Some(loss.reason);
+            true
+        }
+    })?;
+    match (node, lost) {
+        (None, Some(reason)) => Err(VolumeError::Damaged(reason)),
+        (node, _) => Ok(node),
+    }
+}
+
+/// What a pass tells of a file with these extents. If they are damaged, the file's start may still be read.
+pub(crate) fn body(extents: Result<Vec<Extent>, VolumeError>, facts: &mut Facts) -> Result<Body, VolumeError> {
+    match extents {
+        Ok(extents) => {
+            facts.extents = extents;
+            Ok(Body::Extents)
+        }
+        Err(VolumeError::Damaged(reason)) => {
+            facts.losses.push(Loss::damage(reason));
+            Ok(Body::Packed)
+        }
+        Err(error) => Err(error),
+    }
+}
 
 /// Pieces of an image that make up a file's content, from its first byte on and without gaps.
 #[derive(Clone, Debug, Default)]

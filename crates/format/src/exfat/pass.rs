@@ -1,9 +1,10 @@
 //! A pass over all nodes of an exFAT.
 
-use inarch_volume::{Body, Facts, Item, Loss, Node, Pass, VolumeError};
+use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError};
 
 use super::volume::{ExfatVolume, Held, give};
 use crate::fat::chains::Budget;
+use crate::region::body;
 
 /// Counts the clusters of all directories, and of files with chains.
 pub(super) struct EveryNode<'a> {
@@ -40,18 +41,7 @@ impl Pass for EveryNode<'_> {
                 if !stream.is_contiguous() {
                     self.budget.spend(self.volume.chains.clusters_of(content.bytes()))?;
                 }
-                match content.extents(0..stream.length(), stream.valid()) {
-                    Ok(extents) => {
-                        facts.extents = extents;
-                        Body::Extents
-                    }
-                    // Its start may still be read.
-                    Err(VolumeError::Damaged(reason)) => {
-                        facts.losses.push(Loss::damage(reason));
-                        Body::Packed
-                    }
-                    Err(error) => return Err(error),
-                }
+                body(content.extents(0..stream.length(), stream.valid()), facts)?
             }
             _ => Body::Directory,
         };

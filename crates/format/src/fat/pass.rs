@@ -1,9 +1,10 @@
 //! A pass over all nodes of a FAT.
 
-use inarch_volume::{Body, Facts, Item, Loss, Node, Pass, VolumeError};
+use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError};
 
 use super::chains::Budget;
 use super::volume::{FatVolume, Held, give};
+use crate::region::body;
 
 /// Counts the clusters of all directories and files.
 pub(super) struct EveryNode<'a> {
@@ -38,18 +39,7 @@ impl Pass for EveryNode<'_> {
                 self.budget.spend(0)?;
                 let content = self.volume.content(&entry)?;
                 self.budget.spend(self.volume.chains.clusters_of(content.bytes()))?;
-                match content.extents(0..entry.size(), entry.size()) {
-                    Ok(extents) => {
-                        facts.extents = extents;
-                        Body::Extents
-                    }
-                    // Its start may still be read.
-                    Err(VolumeError::Damaged(reason)) => {
-                        facts.losses.push(Loss::damage(reason));
-                        Body::Packed
-                    }
-                    Err(error) => return Err(error),
-                }
+                body(content.extents(0..entry.size(), entry.size()), facts)?
             }
             _ => Body::Directory,
         };

@@ -1,10 +1,11 @@
 //! A pass over all nodes of an ISO 9660 image.
 
 use inarch_tree::FileType;
-use inarch_volume::{Body, Facts, Item, Loss, Node, Pass, VolumeError};
+use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError};
 
 use super::damaged;
 use super::volume::{IsoVolume, give};
+use crate::region::body;
 
 /// Bytes of metadata beyond what the image's size allows.
 const SLACK: u64 = 16 << 20;
@@ -57,18 +58,7 @@ impl Pass for EveryNode<'_> {
                 facts.target.extend_from_slice(held.target()?);
                 Body::Symlink
             }
-            Some(FileType::Regular) => match self.volume.extents_of(&held, 0, u64::MAX) {
-                Ok(extents) => {
-                    facts.extents = extents;
-                    Body::Extents
-                }
-                // Its start may still be read.
-                Err(VolumeError::Damaged(reason)) => {
-                    facts.losses.push(Loss::damage(reason));
-                    Body::Packed
-                }
-                Err(error) => return Err(error),
-            },
+            Some(FileType::Regular) => body(self.volume.extents_of(&held, 0, u64::MAX), facts)?,
             _ => Body::Other,
         };
         Ok(())

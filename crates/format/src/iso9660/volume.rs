@@ -12,7 +12,7 @@ use super::pass::EveryNode;
 use super::record::Record;
 use super::rock::{Rock, skipped};
 use super::{NAME, damaged};
-use crate::region::Region;
+use crate::region::{Region, find};
 
 /// Pages of metadata that are kept: 4 MiB.
 const PAGES: usize = 1024;
@@ -238,22 +238,11 @@ impl Volume for IsoVolume {
     }
 
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
-        let (mut node, mut lost) = (None, None);
-        self.entries(directory, 0, &mut |found| match found {
-            Ok(found) if found.shown.name == name => {
-                node = Some(Node(found.node));
-                false
-            }
-            Ok(_) => true,
-            Err(loss) => {
-                lost = Some(loss.reason);
-                true
-            }
-        })?;
-        match (node, lost) {
-            (None, Some(reason)) => Err(damaged(reason)),
-            (node, _) => Ok(node),
-        }
+        find(name, |take| {
+            self.entries(directory, 0, &mut |found| {
+                take(found.as_ref().map(|found| (&*found.shown.name, found.node)).map_err(Loss::clone))
+            })
+        })
     }
 
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
