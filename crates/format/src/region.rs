@@ -10,12 +10,12 @@ use inarch_volume::{Body, Facts, Loss, Node, Pages, VolumeError};
 /// be read.
 pub(crate) fn find(
     name: &[u8],
-    each: impl FnOnce(&mut dyn FnMut(Result<(&[u8], u64), Loss>) -> bool) -> Result<(), VolumeError>,
+    each: impl FnOnce(&mut dyn FnMut(Result<(&[u8], Node), Loss>) -> bool) -> Result<(), VolumeError>,
 ) -> Result<Option<Node>, VolumeError> {
     let (mut node, mut lost) = (None, None);
     each(&mut |found| match found {
-        Ok((found, number)) => {
-            node = (found == name).then_some(Node(number));
+        Ok((found, its)) => {
+            node = (found == name).then_some(its);
             node.is_none()
         }
         Err(loss) => {

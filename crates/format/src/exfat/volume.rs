@@ -13,7 +13,7 @@ use super::pass::EveryNode;
 use super::{NAME, damaged};
 use crate::bitmap::zeros;
 use crate::fat::chains::Chains;
-use crate::region::Region;
+use crate::region::{Region, find};
 use crate::{Damage, ReadError};
 
 /// Pages of directories that are kept: 1 MiB.
@@ -211,22 +211,11 @@ impl Volume for ExfatVolume {
     }
 
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
-        let (mut node, mut lost) = (None, None);
-        self.entries(directory, 0, &mut |found| match found {
-            Ok((found, its)) if found.shown.name == name => {
-                node = Some(its);
-                false
-            }
-            Ok(_) => true,
-            Err(loss) => {
-                lost = Some(loss.reason);
-                true
-            }
-        })?;
-        match (node, lost) {
-            (None, Some(reason)) => Err(damaged(reason)),
-            (node, _) => Ok(node),
-        }
+        find(name, |take| {
+            self.entries(directory, 0, &mut |found| {
+                take(found.as_ref().map(|(found, node)| (&*found.shown.name, *node)).map_err(Loss::clone))
+            })
+        })
     }
 
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {

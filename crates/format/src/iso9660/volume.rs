@@ -240,7 +240,7 @@ impl Volume for IsoVolume {
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
         find(name, |take| {
             self.entries(directory, 0, &mut |found| {
-                take(found.as_ref().map(|found| (&*found.shown.name, found.node)).map_err(Loss::clone))
+                take(found.as_ref().map(|found| (&*found.shown.name, Node(found.node))).map_err(Loss::clone))
             })
         })
     }
