@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use inarch_jobs::kept::{self, ChangeReport, FileStat, RunDiff};
-use inarch_jobs::shown;
+use inarch_jobs::kept::{self, FileStat, RunDiff};
+use inarch_jobs::{ChangeReport, shown};
 
 use crate::apply::cleaned;
 use crate::output::{answer, answer_with, complain};
@@ -101,7 +101,8 @@ fn stat(diff: &RunDiff) -> String {
     text
 }
 
-fn line(change: &ChangeReport) -> String {
+/// A change as a line: its letter, its path, and what differs.
+pub fn line(change: &ChangeReport) -> String {
     let text = |path: &str| shown(Path::new(path));
     let letter = match change.kind {
         "added" => 'A',

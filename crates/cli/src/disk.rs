@@ -4,10 +4,13 @@ mod compare;
 mod create;
 mod files;
 mod format;
-mod guests;
+mod inspect;
 mod partition;
 mod picture;
 mod registry;
+mod trees;
+mod usage;
+mod xml;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,11 +55,20 @@ pub enum DiskCommand {
     /// Copy a file or a directory out of an image
     Cp(files::CpArguments),
 
+    /// Write a directory of an image as a tar archive
+    TarOut(trees::TarOutArguments),
+
+    /// Print digests of the files in an image, as sha256sum does
+    Checksum(trees::ChecksumArguments),
+
+    /// Compare the files of two images, archives or directories
+    Diff(trees::DiffArguments),
+
     /// Show how full the file systems of a disk image are
-    Df(guests::DfArguments),
+    Df(usage::DfArguments),
 
     /// Show which operating system a disk image holds
-    Inspect(guests::InspectArguments),
+    Inspect(inspect::InspectArguments),
 
     /// Create an empty disk image of any size
     Create(create::CreateArguments),
@@ -113,8 +125,11 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Find(arguments) => files::find(&arguments),
         DiskCommand::Stat(arguments) => files::stat(&arguments),
         DiskCommand::Cp(arguments) => files::cp(&arguments),
-        DiskCommand::Df(arguments) => guests::df(&arguments),
-        DiskCommand::Inspect(arguments) => guests::inspect_disk(&arguments),
+        DiskCommand::TarOut(arguments) => trees::tar_out(arguments),
+        DiskCommand::Checksum(arguments) => trees::checksum(&arguments),
+        DiskCommand::Diff(arguments) => trees::diff(&arguments),
+        DiskCommand::Df(arguments) => usage::df(&arguments),
+        DiskCommand::Inspect(arguments) => inspect::inspect_disk(&arguments),
         DiskCommand::Reg(arguments) => registry::run(&arguments),
         DiskCommand::Create(arguments) => create::run(arguments),
         DiskCommand::Partition(arguments) => partition::run(arguments),

@@ -91,12 +91,6 @@ pub struct ImageArguments {
 /// Writes an image and reports what it is.
 pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let block_size = arguments.block_size.map(u32::try_from).transpose().context("--block-size is too large")?;
-    let to_stdout = arguments.output.as_os_str() == "-";
-    anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
-    anyhow::ensure!(
-        !(to_stdout && std::io::stdout().is_terminal()),
-        "standard output is a terminal; redirect it (-o - > FILE), or name a file"
-    );
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;
     let request = ImageRequest {
@@ -117,7 +111,18 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
         verify: arguments.verify,
         sync: arguments.sync,
     };
-    let bar = Bar::new(arguments.quiet);
+    write(request, arguments.quiet, arguments.json)
+}
+
+/// Writes an image, with a progress bar, and reports what it is.
+pub fn write(request: ImageRequest, quiet: bool, json: bool) -> anyhow::Result<ExitCode> {
+    let to_stdout = request.output.as_os_str() == "-";
+    anyhow::ensure!(!(to_stdout && json), "standard output cannot take both the image and --json");
+    anyhow::ensure!(
+        !(to_stdout && std::io::stdout().is_terminal()),
+        "standard output is a terminal; redirect it (> FILE), or name a file"
+    );
+    let bar = Bar::new(quiet);
     let signals = TidyingSignals::default();
     let (watching, catching) = (bar.clone(), signals.clone());
     let making = image::start(
@@ -142,9 +147,9 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(crate::EXIT_FAILED));
     }
     let report = report?;
-    if arguments.json {
+    if json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
-    } else if !arguments.quiet {
+    } else if !quiet {
         // On standard error, because standard output may be the image. A failure to print does not fail the image.
         let _ = std::io::stderr().write_all(summary(&report).as_bytes());
     }

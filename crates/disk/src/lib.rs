@@ -50,6 +50,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use above::{Above, Piece, Volumes, above};
+pub use identifiers::guid;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;

@@ -20,6 +20,8 @@ pub struct DiskVolume {
     pub content: Option<Signature>,
     /// Its bytes.
     pub backing: Arc<dyn Backing>,
+    /// Where a partition starts on its disk, in bytes.
+    pub start: Option<u64>,
     /// `PARTUUID`.
     part_id: Option<String>,
     /// `PARTLABEL`.
@@ -37,13 +39,14 @@ pub fn volumes(parsing: Parsing, disk: usize, image: &Arc<dyn Backing>) -> Resul
     let Disk { table, parts, content, .. } = examined;
     let whole = table.is_none().then(|| {
         let backing = Arc::clone(image);
-        DiskVolume { disk, part: None, above: None, content, backing, part_id: None, part_name: None }
+        DiskVolume { disk, part: None, above: None, content, backing, start: None, part_id: None, part_name: None }
     });
     let volume = |part: crate::Part| DiskVolume {
         disk,
         part: Some(part.number),
         above: None,
         content: part.content,
+        start: Some(part.start),
         backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
         part_id: part.id,
         part_name: part.name,
@@ -57,7 +60,7 @@ pub fn volumes(parsing: Parsing, disk: usize, image: &Arc<dyn Backing>) -> Resul
     volumes.extend(found.iter().filter_map(|volume| {
         let (above, content) = (Some(volume.name.clone()), volume.content.clone());
         let backing = Arc::clone(volume.bytes.as_ref().ok()?);
-        Some(DiskVolume { disk, part: None, above, content, backing, part_id: None, part_name: None })
+        Some(DiskVolume { disk, part: None, above, content, backing, start: None, part_id: None, part_name: None })
     }));
     Ok(volumes)
 }
@@ -70,6 +73,12 @@ impl DiskVolume {
         }
         let part = self.part.map_or_else(String::new, |part| part.to_string());
         format!("/dev/sd{}{part}", letters(self.disk))
+    }
+
+    /// Whether it is the partition that Windows names by the signature of a disk's master boot record and the byte at which it starts.
+    pub fn is_at(&self, signature: u32, start: u64) -> bool {
+        let disk = self.part_id.as_deref().and_then(|id| id.split_once('-')).map(|(disk, _)| disk);
+        self.start == Some(start) && disk == Some(&format!("{signature:08x}"))
     }
 
     /// Whether `name` means this volume: a number, a device's name of any usual kind of disk, or `LABEL=`, `UUID=`, `PARTLABEL=`, `PARTUUID=` as
@@ -190,6 +199,7 @@ mod tests {
             above: None,
             content: Some(content),
             backing,
+            start: Some(1 << 20),
             part_id: Some("0F3A-1".to_owned()),
             part_name: Some("root".to_owned()),
         };

@@ -1,12 +1,15 @@
-//! `inarch disk ls`, `cat`, `find`, `stat`, `cp`, `df` and `inspect`: looks at the files in an image, without a mount.
+//! `inarch disk ls`, `cat`, `find`, `stat`, `cp`, `df`, `inspect`, `checksum` and `diff`: looks at the files in an image, without a mount.
 //!
 //! The file system is opened and asked by threads that are confined to parsing. They send what they find through a channel of a few places to the
 //! thread of the caller, who may print it or write it to a file. So nothing grows with the tree but what one directory takes.
 
+mod checksum;
 mod copy;
+mod difference;
 mod inspect;
 mod list;
 mod usage;
+mod windows;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,11 +24,14 @@ use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, res
 use crate::path_error::PathError;
 use crate::source::{self, OpenError, OpenedVolume, Source};
 use crate::text::shown;
+pub use checksum::{Algorithm, Summed};
 pub use copy::CopyReport;
+pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
 pub use inarch_disk::guest::{Database, Mount, Package, System};
 pub use inspect::{Inspection, inspect};
 pub use list::{Entry, Wanted};
 pub use usage::{Usage, usage};
+pub use windows::Drive;
 
 /// How many findings wait for the caller.
 const QUEUE: usize = 16;
@@ -82,6 +88,7 @@ pub enum GuestError {
 pub struct Guest {
     volume: Arc<dyn Volume>,
     image: PathBuf,
+    warnings: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -93,14 +100,21 @@ impl Guest {
     pub fn open(source: &Source, salvage: bool) -> Result<Guest, OpenError> {
         let image = source.path().to_owned();
         if let Some(OpenedVolume { volume, notes, .. }) = source::open_volume(source, salvage)? {
-            return Ok(Guest { volume, image, notes });
+            let of_volume = volume.notes();
+            let (notes, warnings) = notes.into_iter().partition(|note| of_volume.contains(note));
+            return Ok(Guest { volume, image, warnings, notes });
         }
         let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;
         let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
-        Ok(Guest { volume, image, notes: opened.notes })
+        Ok(Guest { volume, image, warnings: Vec::new(), notes: opened.notes })
     }
 
-    /// Lines about the image that the user should read.
+    /// Lines that matter whatever is read: another program uses the image.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Lines about what is not there: parts of the guest that are not on its disk, or cannot be read.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

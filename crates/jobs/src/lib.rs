@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod device;
 mod disk;
 pub mod doctor;
@@ -65,6 +66,7 @@ mod text;
 pub mod trace;
 mod upper;
 
+pub use change::ChangeReport;
 pub use device::Writes;
 pub use disk::DiskFormat;
 pub use disk::room::RoomError;

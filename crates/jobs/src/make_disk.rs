@@ -14,7 +14,6 @@ mod image;
 mod mkfs;
 mod moved;
 pub mod partition;
-mod scratch;
 pub mod tools;
 
 pub use error::MakeError;

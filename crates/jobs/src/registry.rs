@@ -17,7 +17,7 @@ use crate::path_error::PathError;
 use crate::source::DiskImage;
 use crate::text::shown;
 use path::{Root, Wanted};
-use place::{Found, Place};
+pub(crate) use place::{Found, Place, hives};
 
 /// Why a registry cannot be read.
 #[derive(Debug, thiserror::Error)]

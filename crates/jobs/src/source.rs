@@ -101,6 +101,15 @@ pub enum SourceError {
         /// What was named.
         path: PathBuf,
     },
+    /// A directory of it was asked for, and it is no disk image.
+    #[error(
+        "{}: only of a disk image a directory can be taken; take all (/), or use 'inarch image' with --only",
+        shown(path)
+    )]
+    NoDirectory {
+        /// What was named.
+        path: PathBuf,
+    },
     /// It is something else.
     #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
@@ -172,6 +181,26 @@ impl Source {
                 Ok(Source::Disk { path, part: Box::new(DiskPart { with: files.to_vec(), ..*part }) })
             }
             other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
+        }
+    }
+
+    /// The directory `path` of it, which must be a disk image unless `path` is `/`.
+    ///
+    /// # Errors
+    /// It is no disk image.
+    pub fn beneath(self, path: &Path) -> Result<Source, SourceError> {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let is_whole = path.as_os_str().is_empty();
+        match self {
+            whole if is_whole => Ok(whole),
+            Source::Disk { path: image, mut part } => {
+                part.within = Path::new("/").join(&part.within).join(path);
+                Ok(Source::Disk { path: image, part })
+            }
+            Source::File { path: image, kind: FileKind::Volume(_) } => {
+                Ok(Source::Disk { path: image, part: DiskPart::new(Which::Auto, Path::new("/").join(path)) })
+            }
+            other => Err(SourceError::NoDirectory { path: other.path().to_owned() }),
         }
     }
 

@@ -13,14 +13,15 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 24] = [
+const ROOMS: [(&str, Below); 25] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
+    ("change", Below::Only(&[])),
     ("lifecycle", Below::Only(&["events", "text", "path_error"])),
     ("source", Below::Only(&["text", "path_error", "lifecycle"])),
     ("disk", Below::Only(&["text", "path_error"])),
-    ("kept", Below::Only(&["text", "path_error", "lifecycle", "source", "disk"])),
+    ("kept", Below::Only(&["text", "path_error", "change", "lifecycle", "source", "disk"])),
     ("upper", Below::Only(&["text", "path_error", "lifecycle"])),
     ("error", Below::All),
     ("notes", Below::All),
@@ -35,9 +36,9 @@ const ROOMS: [(&str, Below); 24] = [
     ("run", Below::All),
     ("doctor", Below::All),
     ("examine", Below::All),
+    ("registry", Below::All),
     ("guest", Below::All),
     ("make_disk", Below::All),
-    ("registry", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

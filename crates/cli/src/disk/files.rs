@@ -1,4 +1,4 @@
-//! `inarch disk ls`, `cat`, `find`, `stat`, `cp` and `tar-out`: files in an image.
+//! `inarch disk ls`, `cat`, `find`, `stat` and `cp`: files in an image.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -43,12 +43,34 @@ pub struct ImageArguments {
 }
 
 impl ImageArguments {
-    fn open(&self) -> anyhow::Result<Guest> {
-        let guest = Guest::open(&Source::parse(&self.image)?.with(&self.with)?, self.salvage)?;
-        for note in guest.notes() {
-            complain(format_args!("{}: {note}", shown(Path::new(&self.image))));
-        }
+    /// What is named.
+    pub fn source(&self) -> anyhow::Result<Source> {
+        Ok(Source::parse(&self.image)?.with(&self.with)?)
+    }
+
+    /// Opens it to read all of a directory, and says what is not there.
+    pub fn open_all(&self) -> anyhow::Result<Guest> {
+        let guest = self.open()?;
+        self.tell(guest.notes());
         Ok(guest)
+    }
+
+    /// Opens it to read single files.
+    pub fn open(&self) -> anyhow::Result<Guest> {
+        let guest = Guest::open(&self.source()?, self.salvage)?;
+        self.tell(guest.warnings());
+        Ok(guest)
+    }
+
+    /// Tells what is not there, where something was not found.
+    fn explain(&self, guest: &Guest, status: ExitCode) {
+        if status != ExitCode::SUCCESS {
+            self.tell(guest.notes());
+        }
+    }
+
+    fn tell(&self, lines: &[String]) {
+        lines.iter().for_each(|line| complain(format_args!("{}: {line}", shown(Path::new(&self.image)))));
     }
 }
 
@@ -192,13 +214,18 @@ pub struct CpArguments {
 pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
     let (mut entries, mut status) = (Vec::new(), ExitCode::SUCCESS);
-    guest.list(&arguments.path, |found| {
+    let listed = guest.list(&arguments.path, |found| {
         match found {
             Ok(entry) => entries.push(entry),
             Err(line) => status = lost(&line),
         }
         Ok(())
-    })?;
+    });
+    // It may be where a file system is mounted that is not on the disk.
+    if entries.is_empty() {
+        arguments.image.tell(guest.notes());
+    }
+    listed?;
     match (arguments.json, arguments.long) {
         (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
         (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
@@ -221,6 +248,7 @@ pub fn cat(arguments: &CatArguments) -> anyhow::Result<ExitCode> {
             Err(error) => status = lost(&error.to_string()),
         }
     }
+    arguments.image.explain(&guest, status);
     Ok(status)
 }
 
@@ -234,7 +262,7 @@ pub fn find(arguments: &FindArguments) -> anyhow::Result<ExitCode> {
             && arguments.kind.is_none_or(|kind| attributes.file_type() == Some(kind.into()))
             && arguments.size_above.is_none_or(|size| attributes.size > size)
     };
-    let guest = arguments.image.open()?;
+    let guest = arguments.image.open_all()?;
     let mut status = ExitCode::SUCCESS;
     let mut searched = Ok(());
     let above = arguments.path.as_os_str().as_bytes();
@@ -285,12 +313,13 @@ pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
         }
     }
     answer(printed.join(if arguments.json { "" } else { "\n" }))?;
+    arguments.image.explain(&guest, status);
     Ok(status)
 }
 
 /// `inarch disk cp`.
 pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
-    let report = arguments.image.open()?.copy_out(&arguments.path, &arguments.to)?;
+    let report = arguments.image.open_all()?.copy_out(&arguments.path, &arguments.to)?;
     let mut status = ExitCode::SUCCESS;
     for line in &report.lost {
         status = lost(line);
@@ -303,7 +332,8 @@ pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-fn lost(line: &str) -> ExitCode {
+/// Reports what cannot be read.
+pub fn lost(line: &str) -> ExitCode {
     complain(line);
     ExitCode::FAILURE
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::listing::{assert_same, listing};
-use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout, within};
 
 /// Makes `guest.img`: a GPT disk with a root (ext4, 64 MiB) and a home (ext4, 16 MiB, LABEL=home), from the directories `root` and `home`.
 const DISK: &str = "
@@ -26,7 +27,7 @@ F
     dd if=home.img of=guest.img bs=1M seek=65 conv=notrunc status=none";
 
 /// A guest with every kind of file, in `guest.img`; `root` and `home` are what it holds.
-fn guest(dir: &Path) {
+pub fn guest(dir: &Path) {
     let script = "
         mkdir -p root/etc root/home root/srv root/var/lib/dpkg root/usr/bin root/dir/below home/user
         printf 'Hello\\n' > root/etc/motd; echo box > root/etc/hostname
@@ -44,13 +45,13 @@ fn guest(dir: &Path) {
     host("sh", &["-ec", DISK], dir);
 }
 
-fn said(arguments: &[&str]) -> String {
+pub fn said(arguments: &[&str]) -> String {
     let output = inarch([&["disk"], arguments].concat());
     assert_status(&output, 0);
     stdout(&output)
 }
 
-fn lines(arguments: &[&str]) -> Vec<String> {
+pub fn lines(arguments: &[&str]) -> Vec<String> {
     said(arguments).lines().map(str::to_owned).collect()
 }
 
@@ -232,6 +233,28 @@ fn also_read_only_directories() {
     assert!(told.contains("555 copy\n555 copy/x\n644 copy/x/f\n"), "{told}");
     assert!(!told.contains(".inarch"), "{told}");
     host("chmod", &["-R", "u+w", "."], dir.path());
+}
+
+/// A copy whose process is killed leaves nothing, neither under its name nor beside it.
+#[test]
+fn and_a_killed_copy_leaves_nothing() {
+    let dir = scratch();
+    let script = "mkdir s out; yes | head -c 300M > s/large; /sbin/mke2fs -q -t ext4 -d s image 400M 2> /dev/null";
+    host("sh", &["-ec", script], dir.path());
+    let [image, out] = ["image", "out"].map(|name| dir.path().join(name));
+    let mut copy = Command::new(INARCH)
+        .args(["disk", "cp"])
+        .arg(image)
+        .args(["/large", "out/new"])
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let left = || fs::read_dir(&out).unwrap().count();
+    assert!(within(LONG, || left() > 0), "nothing was begun");
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    assert!(!out.join("new").exists(), "it was killed too late");
+    assert!(within(LONG, || left() == 0), "something is left");
 }
 
 /// A subvolume is mounted where the fstab says, not the directory that it is in.

@@ -28,6 +28,8 @@ pub enum Database {
     Apk,
     /// pacman: Arch.
     Pacman,
+    /// The registry of Windows: what can be uninstalled.
+    Windows,
     /// rpm: Fedora, SUSE. Its database is not read.
     Rpm,
 }
@@ -39,6 +41,7 @@ impl Database {
             Database::Deb => "deb",
             Database::Apk => "apk",
             Database::Pacman => "pacman",
+            Database::Windows => "windows",
             Database::Rpm => "rpm",
         }
     }

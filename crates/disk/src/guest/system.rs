@@ -25,6 +25,10 @@ pub struct System {
     pub name: Option<String>,
     /// Its version: `12`.
     pub version: Option<String>,
+    /// The edition or variant: `server`, `Client`.
+    pub variant: Option<String>,
+    /// The number of the build, of Windows.
+    pub build: Option<String>,
     /// The machine's name, as uname(1) has it.
     pub arch: Option<&'static str>,
     /// The host's name.
@@ -68,6 +72,8 @@ pub fn system(files: &dyn Volume) -> System {
         }),
         name: field("PRETTY_NAME").or_else(|| line(b"etc/redhat-release")),
         version: field("VERSION_ID").or_else(|| line(b"etc/debian_version")).or_else(|| line(b"etc/alpine-release")),
+        variant: field("VARIANT_ID"),
+        build: None,
         arch: PROGRAMS.iter().find_map(|path| machine(files, path)),
         hostname: line(b"etc/hostname").or_else(|| line(b"etc/HOSTNAME")),
         packaging: packages.as_ref().map(|(database, _)| *database),

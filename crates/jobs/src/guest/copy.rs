@@ -1,15 +1,15 @@
 //! `cp`: copies a file or a directory out of an image, with its attributes.
 //!
 //! 1. A confined thread walks the image and sends [`Step`]s.
-//! 2. The thread of the caller makes the files in a directory that only its user may enter, beside the place where they go. It opens each directory
+//! 2. The thread of the caller makes the files in a directory that only its user may enter, beside the place where they go; a guard removes it. It opens each directory
 //!    relative to the one above and follows no link, since the image decides the names.
 //! 3. What is complete gets its name by one rename. What fails before that leaves nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use inarch_block::Cursor;
@@ -21,6 +21,7 @@ use vm_memory::VolatileSlice;
 
 use super::list::{Entry, children, entry, named};
 use super::{Guest, GuestError};
+use crate::lifecycle::scratch::Scratch;
 use crate::path_error::PathError;
 
 /// The most bytes that are sent at once.
@@ -146,7 +147,7 @@ impl Guest {
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let cannot_write = |error| PathError::new(parent, "cannot write there", error);
         parent.metadata().map_err(cannot_write)?;
-        let private = tempfile::Builder::new().prefix(".inarch-cp-").tempdir_in(parent).map_err(cannot_write)?;
+        let private = Scratch::within(parent)?;
         let top = fs::open(private.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let top = top.map_err(|error| fail("cannot be made", error))?;
         let mut writer = Writer::new(top);
@@ -159,10 +160,6 @@ impl Guest {
             },
             |step| writer.step(step).map_err(|(what, error)| PathError::new(&target, what, error).into()),
         );
-        if copied.is_err() {
-            // A directory without the right to write to it cannot be removed by its user.
-            open_all(private.path());
-        }
         copied?;
         let from = writer.directories.first().map(|(fd, _)| fd);
         if let Some(from) = from {
@@ -506,16 +503,4 @@ fn times(attributes: &inarch_volume::Attributes) -> Timestamps {
     let time = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
     let mtime = time(attributes.mtime);
     Timestamps { last_access: attributes.atime.map_or(mtime, time), last_modification: mtime }
-}
-
-/// Lets the owner write to all directories below `top`, as far as that is possible.
-fn open_all(top: &Path) {
-    let mut left = vec![top.to_owned()];
-    while let Some(directory) = left.pop() {
-        let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o700));
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        left.extend(
-            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
-        );
-    }
 }

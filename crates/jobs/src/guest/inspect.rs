@@ -1,9 +1,10 @@
 //! `inspect`: which operating system is on a disk.
 
-use inarch_disk::DiskVolume;
 use inarch_disk::guest::{self, Mount, System};
+use inarch_disk::{DiskVolume, Signature};
 use inarch_format::Damage;
 
+use super::windows::{Drive, windows};
 use crate::source::{self, OpenError, Source};
 
 /// An operating system on a disk.
@@ -15,6 +16,10 @@ pub struct Inspection {
     pub system: System,
     /// What it mounts, and the name of the volume that this is, if it is on the disk.
     pub mounts: Vec<(Mount, Option<String>)>,
+    /// The drives of a Windows.
+    pub drives: Vec<Drive>,
+    /// The disk's volumes that hold something known, by name.
+    pub volumes: Vec<(String, Signature)>,
 }
 
 /// Every operating system on a disk image.
@@ -33,7 +38,13 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
                 (mount, volume)
             };
             let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
-            found.push(Inspection { root: place.name(), system: guest::system(&*files), mounts });
+            let (mut system, mut drives) = (guest::system(&*files), Vec::new());
+            if system.kind == Some("windows") {
+                let told = windows(parsing, &files, volumes);
+                (system, drives) = (told.system, told.drives);
+            }
+            let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content.clone()?)));
+            found.push(Inspection { root: place.name(), system, mounts, drives, volumes: known.collect() });
         }
         found
     })

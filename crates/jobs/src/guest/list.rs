@@ -19,6 +19,8 @@ pub struct Entry {
     pub target: Option<Vec<u8>>,
     /// Its extended attributes, where they were asked for.
     pub xattrs: Vec<Xattr>,
+    /// Where it is in the volume.
+    pub(super) node: Node,
 }
 
 /// A finding of [`Guest::find`] or [`Guest::list`].
@@ -92,7 +94,7 @@ impl Guest {
     }
 }
 
-fn search(
+pub(super) fn search(
     volume: &dyn Volume,
     top: Node,
     wanted: &Wanted<'_>,
@@ -176,5 +178,5 @@ pub(super) fn entry(volume: &dyn Volume, node: Node, path: Vec<u8>) -> Result<En
     let attributes = volume.attributes(node)?;
     let is_link = attributes.file_type() == Some(FileType::Symlink);
     let target = if is_link { Some(volume.target(node)?) } else { None };
-    Ok(Entry { path, attributes, target, xattrs: Vec::new() })
+    Ok(Entry { path, attributes, target, xattrs: Vec::new(), node })
 }

@@ -5,15 +5,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences};
+use inarch_tree::compare::{Change, Difference, changes, differences};
 use inarch_tree::layer::{Below, Conflict};
-use inarch_tree::{FileType, InodeId, Tree};
-use serde::Serialize;
 
 use super::apply::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
+use crate::change::ChangeReport;
 use crate::kept::KeptError;
 use crate::text::shown;
 
@@ -43,52 +42,6 @@ pub(super) struct TreeDiff {
     pub differences: Vec<Difference>,
     /// The same as changes: added, changed, deleted, renamed.
     pub changes: Vec<Change>,
-}
-
-/// One change, for people and programs.
-#[derive(Clone, Debug, Serialize)]
-pub struct ChangeReport {
-    /// `added`, `changed`, `deleted`, `renamed` or `attributes`.
-    pub kind: &'static str,
-    /// The path in the guest.
-    pub path: String,
-    /// The bytes of the path where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_bytes: Option<Vec<u8>>,
-    /// The path before, where that was another one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Another name of the same file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link_to: Option<String>,
-    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; for a deleted path, its former type.
-    #[serde(rename = "type")]
-    pub file_type: &'static str,
-    /// What it was, where that is another kind of thing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub old_type: Option<&'static str>,
-    /// Bytes of a regular file before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub old_size: Option<u64>,
-    /// Bytes of a regular file now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub size: Option<u64>,
-    /// Of what was changed or renamed: whether its bytes, its target or its kind are others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<bool>,
-    /// What this machine did with the path, too, before the last command of the run: `changed` or `removed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub conflict: Option<&'static str>,
-    /// Permissions before and now, in octal, where they differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<[String; 2]>,
-    /// Owner and group before and now, where they differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<[String; 2]>,
-    /// Whether the time of the last change of content differs.
-    pub mtime: bool,
-    /// Whether extended attributes or ACLs differ.
-    pub xattrs: bool,
 }
 
 /// Compares what the guest of the kept run `name` left with what it was given.
@@ -257,51 +210,13 @@ impl TreeDiff {
     }
 
     fn report(&self, change: &Change, conflicts: &HashMap<&[u8], Below>) -> ChangeReport {
-        let (base, guest) = (&self.disk.base, &self.disk.guest);
-        let text = |path: &[u8]| self.in_guest(path).to_string_lossy().into_owned();
-        let path = self.in_guest(&change.path);
-        let raw = path.as_os_str().as_bytes();
-        let (was, is) = (change.old.map(|id| base.inode(id)), change.new.map(|id| guest.inode(id)));
-        let size = |tree: &Tree, id: Option<InodeId>| {
-            id.map(|id| tree.inode(id)).filter(|inode| inode.file_type() == FileType::Regular).map(|inode| inode.size())
-        };
-        let both = was.zip(is);
-        ChangeReport {
-            kind: kind_name(change.kind),
-            path: text(&change.path),
-            path_bytes: std::str::from_utf8(raw).is_err().then(|| raw.to_owned()),
-            from: change.from.as_deref().map(text),
-            link_to: change.link_to.as_deref().map(text),
-            file_type: is.or(was).map_or("file", |inode| type_name(inode.file_type())),
-            old_type: was.filter(|_| change.aspects.file_type).map(|inode| type_name(inode.file_type())),
-            old_size: size(base, change.old),
-            size: size(guest, change.new),
-            content: matches!(change.kind, ChangeKind::Changed | ChangeKind::Renamed)
-                .then(|| change.aspects.beyond_attributes()),
-            conflict: [Some(&change.path), change.from.as_ref()]
-                .into_iter()
-                .flatten()
-                .find_map(|path| conflicts.get(&path[..]))
-                .map(|below| conflict_name(*below)),
-            mode: both
-                .filter(|_| change.aspects.mode)
-                .map(|(was, is)| [was.mode(), is.mode()].map(|mode| format!("{:04o}", mode & 0o7777))),
-            owner: both
-                .filter(|_| change.aspects.owner)
-                .map(|(was, is)| [was, is].map(|inode| format!("{}:{}", inode.uid(), inode.gid()))),
-            mtime: change.aspects.mtime,
-            xattrs: change.aspects.xattrs,
-        }
-    }
-}
-
-fn kind_name(kind: ChangeKind) -> &'static str {
-    match kind {
-        ChangeKind::Added => "added",
-        ChangeKind::Changed => "changed",
-        ChangeKind::Deleted => "deleted",
-        ChangeKind::Renamed => "renamed",
-        ChangeKind::Attributes => "attributes",
+        let trees = (&*self.disk.base, &*self.disk.guest);
+        let conflict = [Some(&change.path), change.from.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|path| conflicts.get(&path[..]))
+            .map(|below| conflict_name(*below));
+        ChangeReport { conflict, ..ChangeReport::new(change, trees, |path| self.in_guest(path)) }
     }
 }
 
@@ -309,17 +224,5 @@ fn conflict_name(below: Below) -> &'static str {
     match below {
         Below::Added | Below::Changed => "changed",
         Below::Removed => "removed",
-    }
-}
-
-fn type_name(file_type: FileType) -> &'static str {
-    match file_type {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::CharDevice => "char",
-        FileType::BlockDevice => "block",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
     }
 }

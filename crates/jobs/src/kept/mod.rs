@@ -22,7 +22,7 @@ mod owners;
 mod patch;
 mod record;
 mod remade;
-mod same;
+pub(crate) mod same;
 mod show;
 mod side;
 mod spent;
@@ -34,7 +34,7 @@ mod volume;
 
 pub use apply::{ApplyReport, ApplyRequest, Done, apply};
 pub(crate) use bytes::Bytes;
-pub use diff::{ChangeReport, RunDiff, diff};
+pub use diff::{RunDiff, diff};
 pub use error::KeptError;
 pub(crate) use fold::fold;
 pub(crate) use layered::KeptBase;

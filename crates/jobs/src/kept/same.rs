@@ -11,7 +11,7 @@ const PIECE: u64 = 256 << 10;
 
 /// A file of a tree, and where its bytes are.
 #[derive(Clone, Copy)]
-pub(super) struct Side<'a> {
+pub(crate) struct Side<'a> {
     pub content: &'a dyn Content,
     pub tree: &'a Tree,
     pub inode: InodeId,
@@ -22,7 +22,7 @@ pub(super) struct Side<'a> {
 ///
 /// # Errors
 /// One of them cannot be read.
-pub(super) fn have_same_bytes(a: Side<'_>, b: Side<'_>, known: &[Range<u64>]) -> io::Result<bool> {
+pub(crate) fn have_same_bytes(a: Side<'_>, b: Side<'_>, known: &[Range<u64>]) -> io::Result<bool> {
     let size = a.tree.inode(a.inode).size();
     let (mut was, mut is) = (vec![0; PIECE as usize], vec![0; PIECE as usize]);
     let ranges = data_of_either(a.tree.sparse_ranges(a.inode), b.tree.sparse_ranges(b.inode), size);
@@ -42,7 +42,7 @@ pub(super) fn have_same_bytes(a: Side<'_>, b: Side<'_>, known: &[Range<u64>]) ->
 }
 
 /// The ranges of two files of `size` bytes in which at least one has data. `None` is a file without holes.
-pub(super) fn data_of_either(a: Option<&[DataRange]>, b: Option<&[DataRange]>, size: u64) -> Vec<Range<u64>> {
+pub(crate) fn data_of_either(a: Option<&[DataRange]>, b: Option<&[DataRange]>, size: u64) -> Vec<Range<u64>> {
     let whole = [DataRange { offset: 0, length: size }];
     let (a, b) = (a.unwrap_or(&whole), b.unwrap_or(&whole));
     let mut all: Vec<Range<u64>> = a

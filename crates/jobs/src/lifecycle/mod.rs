@@ -20,6 +20,7 @@ pub(crate) mod mounted;
 pub(crate) mod named;
 pub(crate) mod new_file;
 pub(crate) mod running;
+pub(crate) mod scratch;
 pub(crate) mod state;
 pub(crate) mod trust;
 

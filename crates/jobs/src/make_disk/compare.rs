@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::MakeError;
 use super::format::space;
 use super::mkfs::{self, Ended, Limits};
-use super::scratch::Scratch;
 use super::tools::{MAKERS, Maker, Wish};
+use crate::lifecycle::scratch::Scratch;
 
 /// What to compare.
 #[derive(Clone, Debug)]

@@ -21,10 +21,10 @@ use super::MakeError;
 use super::image::{RawImage, random_uuid, told};
 use super::mkfs::{self, Ended, Limits};
 use super::moved::{Extent, copy_extent, each_extent};
-use super::scratch::Scratch;
 use super::tools::{Maker, Wish};
 use crate::events::Events;
 use crate::image::{ImageReport, ImageRequest, make};
+use crate::lifecycle::scratch::Scratch;
 use crate::path_error::PathError;
 use crate::source::{Source, parse};
 

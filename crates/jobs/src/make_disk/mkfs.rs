@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::MakeError;
-use super::scratch::Scratch;
 use super::tools::{Maker, Wish};
+use crate::lifecycle::scratch::Scratch;
 use crate::path_error::PathError;
 
 /// The most bytes of what a tool says that are read.

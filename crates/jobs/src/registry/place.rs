@@ -72,7 +72,7 @@ impl Place {
     }
 
     /// What is at the end of a path. The first of several names that differ in case counts.
-    fn find(&self, path: &[&str]) -> Option<Place> {
+    pub fn find(&self, path: &[&str]) -> Option<Place> {
         let mut place = self.clone();
         for part in path {
             let named = |(name, _): &(String, Place)| name.eq_ignore_ascii_case(part);

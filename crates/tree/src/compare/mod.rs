@@ -66,6 +66,20 @@ impl Aspects {
         self.file_type || self.content
     }
 
+    /// These aspects but `ignored` ones.
+    #[must_use]
+    pub fn without(self, ignored: Aspects) -> Aspects {
+        Aspects {
+            file_type: self.file_type && !ignored.file_type,
+            content: self.content && !ignored.content,
+            inode: self.inode && !ignored.inode,
+            mode: self.mode && !ignored.mode,
+            owner: self.owner && !ignored.owner,
+            mtime: self.mtime && !ignored.mtime,
+            xattrs: self.xattrs && !ignored.xattrs,
+        }
+    }
+
     /// The differences between `old` and `new`. Compares sizes of regular files before it asks `lineage`.
     pub fn between(old: (&Tree, InodeId), new: (&Tree, InodeId), lineage: &dyn Lineage) -> Aspects {
         const PERMISSIONS: u32 = 0o7777;
@@ -85,7 +99,9 @@ impl Aspects {
             content,
             inode,
             // A symlink has no permissions of its own.
-            mode: was.file_type() != FileType::Symlink && (was.mode() ^ is.mode()) & PERMISSIONS != 0,
+            mode: was.file_type() != FileType::Symlink
+                && is.file_type() != FileType::Symlink
+                && (was.mode() ^ is.mode()) & PERMISSIONS != 0,
             owner: (was.uid(), was.gid()) != (is.uid(), is.gid()),
             mtime: lineage.as_stored(was.mtime()) != is.mtime(),
             xattrs: old.0.xattrs(was.xattrs()) != new.0.xattrs(is.xattrs()),

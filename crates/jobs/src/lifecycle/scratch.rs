@@ -1,26 +1,25 @@
-//! A directory beside an image for a file that is not finished. A guard removes it, however this process ends.
+//! A directory for files that are not finished, beside the place where they go. A guard removes it, however this process ends.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::MakeError;
-use crate::lifecycle::guard::Guard;
+use super::guard::Guard;
 use crate::path_error::PathError;
 
 /// How many names are tried.
 const ATTEMPTS: u32 = 100;
 
 /// A directory that is gone when this value is.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
     _guard: Guard,
 }
 
 impl Scratch {
     /// One in `directory`.
-    pub fn within(directory: &Path) -> Result<Scratch, MakeError> {
+    pub fn within(directory: &Path) -> Result<Scratch, PathError> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let fail = |error: io::Error| PathError::new(directory, "cannot make a temporary directory there", error);
         let directory = directory.canonicalize().map_err(fail)?;
@@ -36,12 +35,12 @@ impl Scratch {
                 Err(error) => {
                     guard.dismiss();
                     if error.kind() != io::ErrorKind::AlreadyExists {
-                        return Err(fail(error).into());
+                        return Err(fail(error));
                     }
                 }
             }
         }
-        Err(fail(io::ErrorKind::AlreadyExists.into()).into())
+        Err(fail(io::ErrorKind::AlreadyExists.into()))
     }
 
     /// It.

@@ -1,39 +1,19 @@
-//! `inarch disk df` and `inarch disk inspect`: what is on a guest's disk as a whole.
+//! `inarch disk inspect`: which operating systems are on a disk.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use inarch_jobs::guest::{Inspection, Usage, inspect, usage};
+use inarch_jobs::guest::{Database, Inspection, Mount, Package, inspect};
 use inarch_jobs::shown;
 use inarch_jobs::source::Source;
 use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
+use super::xml;
 use crate::columns::columns;
 use crate::output::answer;
-use crate::size;
-
-/// Options of `inarch disk df`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  inarch disk df guest.qcow2
-  inarch disk df --json guest.img | jq '.[].free'")]
-pub struct DfArguments {
-    /// The image
-    #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
-    image: OsString,
-
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
-
-    /// Print JSON: numbers in bytes
-    #[arg(long)]
-    json: bool,
-}
 
 /// Options of `inarch disk inspect`.
 #[derive(Args, Debug)]
@@ -41,8 +21,9 @@ pub struct DfArguments {
 Examples:
   inarch disk inspect guest.img
   inarch disk inspect --json guest.img | jq -r '.[0].packages[].name'
+  eval guestfish --ro $(inarch disk inspect --options guest.img)
 
-What is read: os-release, fstab, hostname, and the databases of dpkg, apk and pacman. Nothing of the guest is run.")]
+What is read: os-release, fstab, hostname, the databases of dpkg, apk and pacman, and the registry of Windows. Nothing of the guest is run.")]
 pub struct InspectArguments {
     /// The image
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
@@ -59,69 +40,25 @@ pub struct InspectArguments {
     /// Print JSON, with all packages
     #[arg(long)]
     json: bool,
-}
 
-/// `inarch disk df`.
-pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
-    answer(if arguments.json {
-        serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
-    } else {
-        let heads = ["VOLUME", "FORMAT", "LABEL", "SIZE", "USED", "FREE", "USE%", "INODES", "IUSED"].map(str::to_owned);
-        let rows: Vec<_> = [heads.to_vec()].into_iter().chain(all.iter().map(usage_row)).collect();
-        columns(&rows, &[3, 4, 5, 6, 7, 8])
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
+    /// Print XML in the manner of virt-inspector, with all packages
+    #[arg(long, conflicts_with = "json")]
+    xml: bool,
 
-/// Bytes of the file system, and free ones.
-fn bytes(usage: &Usage) -> Option<(u64, u64)> {
-    let numbers = usage.numbers.as_ref()?.as_ref().ok()?;
-    let of = |blocks: u64| blocks.saturating_mul(numbers.block_size.into());
-    Some((of(numbers.blocks), of(numbers.free_blocks)))
-}
-
-fn usage_row(usage: &Usage) -> Vec<String> {
-    let none = || "-".to_owned();
-    let label = usage.label.as_ref().map_or_else(none, |label| shown(label.as_ref()));
-    let mut row = vec![usage.name.clone(), usage.format.map_or_else(none, str::to_owned), label];
-    match (&usage.numbers, bytes(usage)) {
-        (Some(Ok(numbers)), Some((size, free))) => {
-            let used = size.saturating_sub(free);
-            let percent = used.saturating_mul(100).div_ceil(size.max(1));
-            row.extend([size::show(size), size::show(used), size::show(free), format!("{percent}%")]);
-            let inodes = numbers.inodes.saturating_sub(numbers.free_inodes);
-            row.extend(if numbers.inodes == 0 {
-                [none(), none()]
-            } else {
-                [numbers.inodes, inodes].map(|n| n.to_string())
-            });
-        }
-        (Some(Err(error)), _) => row.extend([size::show(usage.size), error.clone()]),
-        _ => row.push(size::show(usage.size)),
-    }
-    row
-}
-
-fn usage_json(usage: &Usage) -> Value {
-    let numbers = usage.numbers.as_ref().and_then(|numbers| numbers.as_ref().ok());
-    json!({
-        "volume": usage.name,
-        "format": usage.format,
-        "label": usage.label,
-        "volume_size": usage.size,
-        "size": bytes(usage).map(|(size, _)| size),
-        "free": bytes(usage).map(|(_, free)| free),
-        "inodes": numbers.map(|numbers| numbers.inodes),
-        "free_inodes": numbers.map(|numbers| numbers.free_inodes),
-        "error": usage.numbers.as_ref().and_then(|numbers| numbers.as_ref().err()),
-    })
+    /// Print the words of -a and -m that name the disk and its mount points, for 'inarch shell' and guestfish
+    #[arg(long, conflicts_with_all = ["json", "xml", "packages"])]
+    options: bool,
 }
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
     let found = inspect(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
-    if arguments.json {
+    if arguments.xml {
+        answer(xml::inspections(&found))?;
+    } else if arguments.options {
+        let words = found.iter().map(|found| words(&arguments.image, found) + "\n");
+        answer(words.collect::<String>())?;
+    } else if arguments.json {
         answer(serde_json::to_string_pretty(&found.iter().map(inspection_json).collect::<Vec<_>>())? + "\n")?;
     } else if found.is_empty() {
         answer("no operating system was found\n")?;
@@ -150,10 +87,21 @@ fn inspected(found: &Inspection, with_packages: bool) -> String {
         row("host name", known(system.hostname.as_deref())),
         row("packages", packages),
     ];
+    let optional = [("variant", &system.variant), ("build", &system.build)];
+    let optional = optional.into_iter().filter_map(|(name, value)| Some(row(name, shown(value.as_ref()?.as_ref()))));
+    let rows: Vec<_> = rows.into_iter().chain(optional).collect();
     let mut text = columns(&rows, &[]);
+    if !found.drives.is_empty() {
+        let drive = |(letter, volume): &inarch_jobs::guest::Drive| {
+            vec![format!("{letter}:"), volume.clone().unwrap_or_else(|| "not on this disk".to_owned())]
+        };
+        let heads = ["DRIVE", "VOLUME"].map(str::to_owned).to_vec();
+        let rows: Vec<_> = [heads].into_iter().chain(found.drives.iter().map(drive)).collect();
+        text += &format!("\n{}", columns(&rows, &[]));
+    }
     if !found.mounts.is_empty() {
         let heads = ["MOUNT POINT", "DEVICE", "VOLUME", "FORMAT"].map(str::to_owned).to_vec();
-        let mount = |(mount, volume): &(inarch_jobs::guest::Mount, Option<String>)| {
+        let mount = |(mount, volume): &(Mount, Option<String>)| {
             let volume = volume.clone().unwrap_or_else(|| "not on this disk".to_owned());
             vec![shown(mount.directory.as_ref()), shown(mount.device.as_ref()), volume, shown(mount.format.as_ref())]
         };
@@ -161,7 +109,7 @@ fn inspected(found: &Inspection, with_packages: bool) -> String {
         text += &format!("\n{}", columns(&rows, &[]));
     }
     if with_packages {
-        let row = |package: &inarch_jobs::guest::Package| {
+        let row = |package: &Package| {
             let arch = package.arch.as_deref().unwrap_or("-");
             [&*package.name, &package.version, arch].map(|cell| shown(cell.as_ref())).to_vec()
         };
@@ -171,12 +119,38 @@ fn inspected(found: &Inspection, with_packages: bool) -> String {
     text
 }
 
+/// The words of `-a` and `-m`, quoted for a shell.
+fn words(image: &OsStr, found: &Inspection) -> String {
+    let image = image.to_string_lossy();
+    let image =
+        image.rsplit_once(':').filter(|_| !std::path::Path::new(&*image).exists()).map_or(&*image, |(image, _)| image);
+    let mut words = vec!["-a".to_owned(), image.to_owned()];
+    let root = std::iter::once((found.root.clone(), "/".to_owned()));
+    let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/");
+    let below = below.filter_map(|(mount, volume)| {
+        // guestfish takes a subvolume as an option of the mount.
+        let subvolume = mount.option("subvol").map(|name| format!(":subvol={name}")).unwrap_or_default();
+        Some((volume.clone()?, mount.directory.clone() + &subvolume))
+    });
+    words.extend(root.chain(below).flat_map(|(volume, place)| ["-m".to_owned(), format!("{volume}:{place}")]));
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 fn inspection_json(found: &Inspection) -> Value {
     let system = &found.system;
     let packages = system.packages.as_ref().map(|packages| {
-        let package = |package: &inarch_jobs::guest::Package| {
-            json!({ "name": package.name, "version": package.version, "arch": package.arch })
-        };
+        let package =
+            |package: &Package| json!({ "name": package.name, "version": package.version, "arch": package.arch });
         packages.iter().map(package).collect::<Vec<_>>()
     });
     let mounts = found.mounts.iter().map(|(mount, volume)| {
@@ -188,16 +162,20 @@ fn inspection_json(found: &Inspection) -> Value {
             "options": mount.options,
         })
     });
+    let drives = found.drives.iter().map(|(letter, volume)| (letter.to_string(), json!(volume)));
     json!({
         "root": found.root,
         "kind": system.kind,
+        "variant": system.variant,
+        "build": system.build,
         "distribution": system.distribution,
         "name": system.name,
         "version": system.version,
         "arch": system.arch,
         "hostname": system.hostname,
         "mounts": mounts.collect::<Vec<_>>(),
-        "packaging": system.packaging.map(inarch_jobs::guest::Database::name),
+        "drives": drives.collect::<serde_json::Map<_, _>>(),
+        "packaging": system.packaging.map(Database::name),
         "packages": packages,
     })
 }

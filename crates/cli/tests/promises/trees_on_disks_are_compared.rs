@@ -1,0 +1,119 @@
+//! Promise: whole trees on a disk are digested, written as archives and compared, as sha256sum, tar and diff would if the disk were mounted.
+
+use serde_json::Value;
+
+use super::a_guests_disk_is_looked_into::{guest, lines, said};
+use crate::support::listing::{assert_same, listing};
+use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+
+#[test]
+fn digests_are_those_of_the_usual_tools() {
+    let dir = scratch();
+    guest(dir.path());
+    let image = dir.path().join("guest.img");
+    let image = image.to_str().unwrap();
+    for (name, tool) in [("sha256", "sha256sum"), ("sha512", "sha512sum"), ("sha1", "sha1sum"), ("md5", "md5sum")] {
+        let script =
+            format!("cd root && find dir etc -type f | LC_ALL=C sort | xargs -d '\\n' {tool} | sed 's,  ,  /,'");
+        let expected = host("sh", &["-c", &script], dir.path());
+        assert_eq!(
+            said(&["checksum", image, "/dir", "etc/", "--algorithm", name]),
+            expected.replace("  /etc", "  etc")
+        );
+    }
+    let one = said(&["checksum", image, "--json", "/etc/motd"]);
+    let one: Value = serde_json::from_str(&one).unwrap();
+    let motd = host("sh", &["-c", "sha256sum root/etc/motd | cut -d' ' -f1"], dir.path());
+    assert_eq!((one["path"].as_str(), one["sha256"].as_str()), (Some("/etc/motd"), Some(motd.trim())));
+    // What is there is printed, too. The fstab names a disk that is not there.
+    let half = inarch(["disk", "checksum", image, "/etc/none", "/dir/fifo", "/etc/motd"]);
+    assert_status(&half, 1);
+    assert_eq!(stdout(&half), format!("{}  /etc/motd\n", motd.trim()));
+    assert_eq!(stderr(&half).lines().count(), 3, "{}", stderr(&half));
+}
+
+#[test]
+fn archives_hold_all_of_a_directory() {
+    let dir = scratch();
+    guest(dir.path());
+    let image = dir.path().join("guest.img");
+    let image = image.to_str().unwrap();
+    let archive = dir.path().join("dir.tar");
+    assert_status(&inarch(["disk", "tar-out", image, "/dir", archive.to_str().unwrap()]), 0);
+    host("sh", &["-ec", "mkdir out; tar -C out --xattrs --xattrs-include='*' -xpf dir.tar"], dir.path());
+    assert_same(&listing(&dir.path().join("out")), &listing(&dir.path().join("root/dir")), "the archive");
+    let piped = "$0 disk tar-out guest.img:LABEL=home / - 2>/dev/null | tar t | LC_ALL=C sort";
+    let names = host("sh", &["-ec", piped, crate::support::INARCH], dir.path());
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["./", "./user/", "./user/notes"]);
+    assert_one_line(&inarch(["disk", "tar-out", image, "/none", archive.to_str().unwrap()]), &["/none"]);
+    assert_one_line(
+        &inarch(["disk", "tar-out", archive.to_str().unwrap(), "/dir", "-"]),
+        &["dir.tar", "only of a disk image"],
+    );
+}
+
+#[test]
+fn every_difference_is_told_and_nothing_else() {
+    let dir = scratch();
+    guest(dir.path());
+    let image = dir.path().join("guest.img");
+    let system = format!("{}:1", image.display());
+    let root = dir.path().join("root");
+    let root = root.to_str().unwrap();
+    assert_eq!(lines(&["diff", &system, root]), [""; 0]);
+    assert_status(&inarch(["disk", "diff", "--exit-code", &system, root]), 0);
+    // Of another size; of the same size and time; of other attributes alone.
+    let change = "
+        echo more >> root/etc/hostname
+        printf 'HELLO\\n' > root/etc/motd; touch -d @1700000000 root/etc/motd
+        chmod 711 root/dir/none; setfattr -n user.note -v other root/dir/large
+        rm root/dir/link; mkdir root/new; echo n > root/new/file; rm root/dir/fifo; ln -s /x root/dir/fifo
+        touch -d @1700000000 root/dir";
+    host("sh", &["-ec", change], dir.path());
+    let expected = [
+        "P  /  (time)",
+        "P  /dir/below/again  (extended attributes)",
+        "M  /dir/fifo  (fifo -> symlink)",
+        "P  /dir/large  (extended attributes)",
+        "D  /dir/link",
+        "P  /dir/none  (mode 0644 -> 0711)",
+        "M  /etc/hostname",
+        "M  /etc/motd",
+        "A  /new/",
+        "A  /new/file",
+    ];
+    let told = lines(&["diff", &system, root]);
+    // Making the new directory changed the time of the root, which is told with its names.
+    let expected: Vec<_> = expected.into_iter().filter(|line| !line.starts_with("P  /  ")).collect();
+    assert_eq!(told, expected);
+    let back = lines(&["diff", root, &system]);
+    assert!(back.contains(&"A  /dir/link".to_owned()) && back.contains(&"D  /new/file".to_owned()), "{back:?}");
+    assert_status(&inarch(["disk", "diff", "--exit-code", &system, root]), 1);
+    let ignored = lines(&["diff", "--ignore", "mode,xattrs", &system, root]);
+    assert_eq!(ignored, expected.iter().filter(|line| !line.starts_with('P')).copied().collect::<Vec<_>>());
+    let json: Value =
+        serde_json::from_str(&said(&["diff", "--json", &format!("{system}:/etc"), &format!("{root}/etc")])).unwrap();
+    let paths: Vec<_> = json.as_array().unwrap().iter().map(|change| change["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/hostname", "/motd"]);
+    // An archive of the image is the image.
+    assert_status(&inarch(["image", &system, "-o", &format!("{root}.tar"), "-q"]), 0);
+    assert_eq!(lines(&["diff", &system, &format!("{root}.tar")]), [""; 0]);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_counts_as_different() {
+    let dir = scratch();
+    let script = "mkdir a; seq 30000 > a/damaged; echo sound > a/sound
+        mksquashfs a a.squashfs -quiet -no-progress -comp gzip -no-fragments > /dev/null
+        head -c 64 /dev/zero | dd of=a.squashfs bs=1 seek=200 conv=notrunc status=none";
+    host("sh", &["-ec", script], dir.path());
+    let [directory, image] = ["a", "a.squashfs"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let compared = inarch(["disk", "diff", &directory, &image]);
+    assert_status(&compared, 125);
+    assert_eq!(stdout(&compared), "M  /damaged\n");
+    assert!(stderr(&compared).contains("/damaged: cannot be read, and counts as different"), "{}", stderr(&compared));
+    assert_eq!(stderr(&compared).lines().count(), 1);
+    let summed = inarch(["disk", "checksum", &image]);
+    assert_status(&summed, 1);
+    assert!(stdout(&summed).ends_with("  /sound\n") && stdout(&summed).lines().count() == 1, "{}", stdout(&summed));
+}

@@ -1,0 +1,152 @@
+//! `diff`: compares the trees of two sources: disk images, archives, directories.
+//!
+//! 1. Both are opened, and their names read, as for any other use of a source.
+//! 2. A confined thread walks both trees. Regular files of one size are read and compared; holes that both have are not.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use inarch_confine::Parse;
+use inarch_tree::compare::{Aspects, ChangeKind, Lineage, TooDeep, changes, differences};
+use inarch_tree::select::Selection;
+use inarch_tree::{InodeId, Tree};
+
+use crate::change::ChangeReport;
+use crate::kept::same::{Side, have_same_bytes};
+use crate::path_error::PathError;
+use crate::source::{self, OpenError, Opened, Source};
+use crate::text::shown;
+
+/// Why two sources cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum DifferenceError {
+    /// One cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// One is out of reach.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The paths that differ take too much memory.
+    #[error("they cannot be compared: {0}")]
+    Deep(TooDeep),
+}
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct DifferenceRequest {
+    /// The older state.
+    pub old: Source,
+    /// The newer state.
+    pub new: Source,
+    /// Read what can be read of damaged images.
+    pub salvage: bool,
+    /// What does not count: the aspects that are set.
+    pub ignored: Aspects,
+}
+
+/// How two sources differ.
+#[derive(Clone, Debug, Default)]
+pub struct Differences {
+    /// Every difference, in the order of paths, from `/`.
+    pub changes: Vec<ChangeReport>,
+    /// Lines about the sources that the user should read.
+    pub notes: Vec<String>,
+    /// Files that cannot be read and so count as different, a line each.
+    pub unread: Vec<String>,
+}
+
+/// Compares the trees of two sources, path by path. A renamed file is one that was removed and one that was added, since two disks have
+/// nothing in common that would tell more.
+///
+/// # Errors
+/// See [`DifferenceError`].
+pub fn diff(request: &DifferenceRequest) -> Result<Differences, DifferenceError> {
+    let selection = Selection { salvage: request.salvage, ..Selection::default() };
+    let old = source::open(&request.old, &selection)?;
+    let new = source::open(&request.new, &selection)?;
+    let mut parse = Parse::new();
+    // The files of a directory are opened when they are read.
+    for source in [&request.old, &request.new] {
+        if let Source::Directory(path) = source {
+            parse = parse.reading(path).map_err(|error| PathError::new(path, "cannot be read", error))?;
+        }
+    }
+    let compared = parse.run(|_| compare(&old, &new, request.ignored), || {}).map_err(OpenError::NoThread)?;
+    let (changes, unread) = compared.map_err(DifferenceError::Deep)?;
+    let notes = [(&request.old, old.notes), (&request.new, new.notes)];
+    let notes =
+        notes.into_iter().flat_map(|(source, notes)| notes.into_iter().map(move |note| format!("{source}: {note}")));
+    Ok(Differences { changes, notes: notes.collect(), unread })
+}
+
+fn compare(old: &Opened, new: &Opened, ignored: Aspects) -> Result<(Vec<ChangeReport>, Vec<String>), TooDeep> {
+    let strangers = Strangers { old, new, read: RefCell::default(), unread: RefCell::default() };
+    let mut found = differences(&old.tree, &new.tree, &strangers)?;
+    let whole_seconds = has_whole_seconds(&old.tree) || has_whole_seconds(&new.tree);
+    found.retain_mut(|difference| {
+        let (Some(was), Some(is)) = (difference.old, difference.new) else { return true };
+        let seconds = |tree: &Tree, inode| tree.inode(inode).mtime().seconds;
+        let is_same_second = seconds(&old.tree, was) == seconds(&new.tree, is);
+        let ignored = Aspects { mtime: ignored.mtime || whole_seconds && is_same_second, ..ignored };
+        difference.aspects = difference.aspects.without(ignored);
+        difference.aspects.any()
+    });
+    let mut changes = changes(&old.tree, &new.tree, &found, &strangers);
+    // A link of both trees is none that was made.
+    changes.iter_mut().filter(|change| change.kind != ChangeKind::Added).for_each(|change| change.link_to = None);
+    let changes = changes.iter().map(|change| ChangeReport::new(change, (&old.tree, &new.tree), from_root)).collect();
+    Ok((changes, strangers.unread.into_inner()))
+}
+
+/// Whether no time of a tree has a fraction, as where its format has none (squashfs, a plain tar).
+fn has_whole_seconds(tree: &Tree) -> bool {
+    tree.inodes().all(|(_, inode)| inode.mtime().nanoseconds == 0)
+}
+
+fn from_root(path: &[u8]) -> PathBuf {
+    Path::new("/").join(OsStr::from_bytes(path))
+}
+
+/// Two trees of which nothing is known but what they hold.
+struct Strangers<'a> {
+    old: &'a Opened,
+    new: &'a Opened,
+    /// What was found of files with several names.
+    read: RefCell<HashMap<(InodeId, InodeId), bool>>,
+    unread: RefCell<Vec<String>>,
+}
+
+impl Lineage for Strangers<'_> {
+    fn origin(&self, _: InodeId) -> Option<InodeId> {
+        None
+    }
+
+    fn same_content(&self, old: InodeId, new: InodeId) -> bool {
+        if let Some(known) = self.read.borrow().get(&(old, new)) {
+            return *known;
+        }
+        let same = self.read_both(old, new);
+        let is_linked = |opened: &Opened, inode| opened.tree.inode(inode).links() > 1;
+        if is_linked(self.old, old) && is_linked(self.new, new) {
+            self.read.borrow_mut().insert((old, new), same);
+        }
+        same
+    }
+}
+
+impl Strangers<'_> {
+    fn read_both(&self, old: InodeId, new: InodeId) -> bool {
+        let was = Side { content: &*self.old.content, tree: &self.old.tree, inode: old };
+        let is = Side { content: &*self.new.content, tree: &self.new.tree, inode: new };
+        have_same_bytes(was, is, &[]).unwrap_or_else(|error| {
+            let path = from_root(&self.new.tree.path(new));
+            self.unread
+                .borrow_mut()
+                .push(format!("{}: cannot be read, and counts as different: {error}", shown(&path)));
+            false
+        })
+    }
+}
