@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -49,6 +50,8 @@ pub fn start(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<bool> 
 pub struct Child {
     log: File,
     path: PathBuf,
+    /// The pipe on which the parent waits.
+    parent: File,
 }
 
 impl Child {
@@ -57,6 +60,8 @@ impl Child {
     pub fn begin(named: Option<&Path>) -> anyhow::Result<Child> {
         // Where that cannot be had, nobody takes the answer in the end.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        let parent = io::stdout().as_fd().try_clone_to_owned();
+        let parent = parent.map_err(|error| anyhow::anyhow!("cannot answer from the background: {error}"))?.into();
         let (path, log) = match named {
             Some(path) => {
                 let fail = |error| anyhow::anyhow!("{}: cannot write the log there: {error}", shown(path));
@@ -65,7 +70,7 @@ impl Child {
             }
             None => usual_log()?,
         };
-        Ok(Child { log, path })
+        Ok(Child { log, path, parent })
     }
 
     /// The line that says where the log is.
@@ -89,15 +94,14 @@ impl Child {
     }
 
     /// Lets the parent go: the mount answers. What is said from now on goes to the log, and what `introduce` says is there by then.
-    pub fn answer(self, introduce: impl FnOnce()) -> anyhow::Result<()> {
+    pub fn answer(mut self, introduce: impl FnOnce()) -> anyhow::Result<()> {
         let answer = || {
             dup2_stderr(&self.log)?;
             say_in_log();
             introduce();
-            let mut output = io::stdout();
-            output.write_all(b"\n")?;
-            output.flush()?;
+            // When the parent has ended, nothing of its caller's is left here.
             dup2_stdout(&self.log)?;
+            self.parent.write_all(b"\n")?;
             io::Result::Ok(())
         };
         answer().map_err(|error| anyhow::anyhow!("nobody waits for the mount any more: {error}"))
