@@ -37,7 +37,11 @@ fn told(trace: &Path, dir: &Path, key: &str) -> Vec<String> {
 
 /// The mounts of traces that other processes can see.
 fn mounts() -> usize {
-    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().filter(|line| line.contains("inarch-trace-")).count()
+    fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains(" - fuse") && line.contains(" trace "))
+        .count()
 }
 
 #[test]

@@ -20,7 +20,6 @@ use rustix::mount::MountAttrFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CapabilitySet, capabilities};
-use tempfile::TempDir;
 
 use super::capture::Streams;
 use super::descriptors::inherited;
@@ -35,6 +34,7 @@ use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::guard::{Guard, Guarded};
+use crate::lifecycle::scratch::Scratch;
 use crate::mount::PASSTHROUGH_FROM;
 use crate::path_error::PathError;
 use crate::record::processes::Processes;
@@ -204,7 +204,7 @@ enum View {
     /// For root: mounted nowhere.
     Detached(Detached),
     /// For a user: on a directory of its own. Dropped in this order.
-    Attached { mount: Mount, guard: Guard, directory: TempDir },
+    Attached { mount: Mount, guard: Guard, directory: Scratch },
 }
 
 impl View {
@@ -216,8 +216,7 @@ impl View {
             let (mount, device) = Detached::fuse(source, MountAttrFlags::empty()).map_err(TraceError::View)?;
             return Ok((View::Detached(mount), device));
         }
-        let directory = tempfile::Builder::new().prefix("inarch-trace-").tempdir();
-        let directory = directory.map_err(|error| LifecycleError::Setup { what: "a directory", error })?;
+        let directory = Scratch::within(&std::env::temp_dir())?;
         let (mount, device, guard) = Guard::of_fuse(directory.path(), source, false, Guarded::Mount)?;
         Ok((View::Attached { mount, guard, directory }, device))
     }

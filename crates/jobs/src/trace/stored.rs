@@ -156,7 +156,14 @@ impl StoredTrace {
                     return Err(fail(format!("version {other} of a trace; this program knows {VERSION}")));
                 }
                 (1, None) => return Err(fail("not the first line of a trace".to_owned())),
-                _ if line.end == Some(true) => return Ok(trace),
+                _ if line.end == Some(true) => {
+                    let rest = text.fill_buf().map_err(|error| PathError::new(path, "cannot read it", error))?;
+                    return if rest.is_empty() {
+                        Ok(trace)
+                    } else {
+                        Err(fail("more follows the end of the trace".to_owned()))
+                    };
+                }
                 _ => trace.add(line).map_err(fail)?,
             }
         }
@@ -278,6 +285,7 @@ mod tests {
         for (text, why) in [
             ("", "t.json: it has no end"),
             (start, "t.json: it has no end"),
+            ("{\"trace\":1,\"status\":0}\n{\"end\":true}\n{\"end\":true}\n", "line 2: more follows the end"),
             ("{}\n", "line 1: not the first line"),
             ("{\"trace\":2}\n", "line 1: version 2"),
             ("garbage\n", "line 1: no line of a trace: expected value (column 1)"),
