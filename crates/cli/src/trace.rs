@@ -171,6 +171,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     let mut streams = trace::Streams::default();
     if let Some(mut skipping) = skipping {
         if let Some(earlier) = skipping.skip()? {
+            if stats {
+                complain("no requests: the command did not run");
+            }
             return written_again(&earlier, depfile, json);
         }
         let capture;

@@ -331,6 +331,16 @@ fn two_at_the_same_time_run_it_once() {
 }
 
 #[test]
+fn one_within_another_with_the_same_state_is_refused() {
+    let mut scene = Scene::new("true", "");
+    let inner = format!("{INARCH} trace --skip-if-unchanged state -- true");
+    scene.command = ["sh", "-c", &inner].map(str::to_owned).to_vec();
+    let output = scene.inarch(&[]).output().unwrap();
+    assert_status(&output, 125);
+    assert!(stderr(&output).contains("in use by the trace that this one runs in"), "{}", stderr(&output));
+}
+
+#[test]
 fn processes_that_stay_are_not_remembered() {
     let scene = Scene::new("true", "sleep 1000 & echo $! > count/left; touch count/begun");
     let child = begun(&scene, scene.inarch(&[]));

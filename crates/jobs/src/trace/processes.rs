@@ -195,7 +195,7 @@ fn command(number: u32) -> Vec<OsString> {
 }
 
 /// The parent of a process; 0 if unknown.
-fn parent(number: u32) -> u32 {
+pub(super) fn parent(number: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent.and_then(|parent| parent.trim().parse().ok()).unwrap_or(0)

@@ -55,6 +55,9 @@ pub enum StateError {
     /// It has other content.
     #[error("{}: not empty, and no state of a trace; name another directory", shown(.0))]
     NotOurs(PathBuf),
+    /// The trace that this process runs in uses it, and would wait for this one.
+    #[error("{}: in use by the trace that this one runs in; name another directory", shown(.0))]
+    Within(PathBuf),
 }
 
 /// Why a run is not remembered.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, SeekFrom, openat};
@@ -125,7 +126,7 @@ impl HostDirectory {
         }
         let stream = self.stream_of(node)?;
         self.require_told(context, node, stream.descriptor.as_fd())?;
-        let caching = self.caching_at_open(node, stream.descriptor.as_fd());
+        let caching = self.listing_at_open(node, stream.descriptor.as_fd());
         let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
         Ok(OpenHandle { handle, caching, parallel_direct_writes: false })
     }
@@ -184,6 +185,7 @@ impl HostDirectory {
                 return Ok(());
             }
             if sink.wants_entries() {
+                self.lists_attributes.store(true, Ordering::Relaxed);
                 self.tell_of_walk(stream, &mut state.leads_on, &entry);
             }
             state.from += entry.length;

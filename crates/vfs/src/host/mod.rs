@@ -38,8 +38,9 @@ mod xattrs;
 use std::hash::RandomState;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -64,7 +65,7 @@ pub enum Changes {
     /// Only the client: everything is cached for a day.
     Guest,
     /// Anybody: names and attributes have a TTL of one second. Cached content and listings stay at an open if nothing can have
-    /// changed them since the one before ([`unchanged`]).
+    /// changed them since the one before ([`unchanged`]), a listing also only where it saves requests.
     #[default]
     Host,
     /// Nobody: everything is cached for good, files need no open, and changes are refused.
@@ -158,6 +159,10 @@ pub struct HostDirectory {
     devices: RwLock<Vec<u64>>,
     /// See [`unchanged`]: the age from which a change cannot be followed by one that looks the same.
     settled: Duration,
+    /// When the server started.
+    started: Instant,
+    /// Whether a client lists directories with their entries' attributes.
+    lists_attributes: AtomicBool,
     stamps: RandomState,
 }
 
@@ -200,6 +205,8 @@ impl HostDirectory {
             locks: locks::Locks::new(limit / 8),
             devices: RwLock::new(Vec::new()),
             settled: unchanged::SETTLED,
+            started: Instant::now(),
+            lists_attributes: AtomicBool::new(false),
             stamps: RandomState::new(),
         })
     }

@@ -13,7 +13,7 @@ use super::attributes::{identity, permissions};
 use super::caller::make_as;
 use super::reach::DescriptorName;
 use super::table::Table;
-use super::{HostDirectory, read, write};
+use super::{Changes, HostDirectory, read, write};
 use crate::{Context, Entry, NewNode, NodeId, check_name};
 
 /// A descriptor of a file about to lose a name.
@@ -43,7 +43,13 @@ impl HostDirectory {
             Errno::ROFS => Errno::NOENT,
             errno => errno,
         })?;
-        self.entry_there(context, parent, directory.as_fd(), name)
+        let entry = self.entry_there(context, parent, directory.as_fd(), name)?;
+        if self.options.changes == Changes::Host {
+            let table = read(&self.table);
+            let parent = table.index(parent).and_then(|index| table.node(index));
+            parent.into_iter().for_each(|parent| parent.ask(self.started.elapsed()));
+        }
+        Ok(entry)
     }
 
     /// Looks up a checked name.

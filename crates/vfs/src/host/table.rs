@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -113,6 +114,8 @@ pub struct Node {
     told: Told,
     /// A number for its content when it was last opened (see [`super::unchanged`]); 0 if none.
     content: AtomicU64,
+    /// When a client last looked up a name in it: tenths of seconds since the server started, plus one; 0 for never.
+    asked: AtomicU32,
     /// Its file handle, if one was taken.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
@@ -139,6 +142,18 @@ impl Node {
     pub fn is_again(&self, content: u64) -> bool {
         let before = self.content.swap(content, Ordering::Relaxed);
         content != 0 && before == content
+    }
+
+    /// Records that a client looked up a name in it, so long after the server started.
+    pub fn ask(&self, since_start: Duration) {
+        let tenths = u32::try_from(since_start.as_millis() / 100).unwrap_or(u32::MAX - 1);
+        self.asked.store(tenths + 1, Ordering::Relaxed);
+    }
+
+    /// When that was last, after the start.
+    pub fn last_asked(&self) -> Option<Duration> {
+        let tenths = self.asked.load(Ordering::Relaxed);
+        tenths.checked_sub(1).map(|tenths| Duration::from_millis(u64::from(tenths) * 100))
     }
 
     /// Records the permissions that a client sees.
@@ -458,6 +473,7 @@ impl Table {
             accessed: Accessed::default(),
             told: Told::new(permissions),
             content: AtomicU64::new(0),
+            asked: AtomicU32::new(0),
             handle: None,
             pinned: None,
             lookups: AtomicU64::new(lookups),

@@ -11,16 +11,22 @@
 
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Statx, fstatfs};
 
+use super::table::Node;
 use super::{HostDirectory, attributes, read};
 use crate::{Caching, Changes, NodeId};
 
 /// The kernel writes back what is older than 30 seconds, and looks for it every 5 (`dirty_expire_centisecs` and
 /// `dirty_writeback_centisecs` of Linux's Documentation/admin-guide/sysctl/vm.rst).
 pub(super) const SETTLED: Duration = Duration::from_secs(60);
+
+/// How long after the last look-up in a directory its listing stays. It is longer than the TTL of attributes, because a program that
+/// looks at all files of a large tree first comes to the listings later.
+const ASKED: Duration = Duration::from_secs(4);
 
 /// ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, squashfs and EROFS (linux/magic.h). Not tmpfs: writes through mappings change no times
 /// there. Not overlayfs: somebody else may write below it.
@@ -37,6 +43,22 @@ impl HostDirectory {
         let table = read(&self.table);
         let is_unchanged = table.index(node).and_then(|index| table.node(index)).is_ok_and(|node| node.is_again(stamp));
         if is_unchanged { Caching::Keep } else { Caching::Fresh }
+    }
+
+    /// How a client that opens a directory may cache its listing.
+    ///
+    /// A listing that stays spares its requests. But if the client's attributes of the entries are past their TTL and it wants them, it
+    /// asks for each, while one READDIRPLUS refreshes dozens. So a listing stays where the client has just asked for entries one by one
+    /// (`git status`, which looks at all files before it lists directories), and where its listings come without attributes.
+    pub(super) fn listing_at_open(&self, node: NodeId, directory: BorrowedFd<'_>) -> Caching {
+        let caching = self.caching_at_open(node, directory);
+        if self.options.changes != Changes::Host || !self.lists_attributes.load(Ordering::Relaxed) {
+            return caching;
+        }
+        let table = read(&self.table);
+        let asked = table.index(node).and_then(|index| table.node(index)).ok().and_then(Node::last_asked);
+        let knows_entries = asked.is_some_and(|asked| self.started.elapsed().saturating_sub(asked) < ASKED);
+        if knows_entries { caching } else { Caching::Fresh }
     }
 
     /// A number for the content, by its attributes; `None` if they do not tell enough.

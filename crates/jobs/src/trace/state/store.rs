@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::super::processes::parent;
 use super::hashed::{Digest, hash, hash_file};
 use super::{StateError, memory};
 use crate::lifecycle::new_file::NewFile;
@@ -54,20 +55,27 @@ impl Store {
             return Err(StateError::NotOurs(home));
         }
         trust::directory(&home, &[OBJECTS], Missing::Make, Owner::User)?;
-        let lock = trust::open(&lock_path, OpenOptions::new().append(true).create(true).mode(0o600));
-        let lock = lock.map_err(|error| PathError::new(&lock_path, "cannot lock it", error))?;
+        let fail = |error| PathError::new(&lock_path, "cannot lock it", error);
+        let lock = trust::open(&lock_path, OpenOptions::new().read(true).append(true).create(true).mode(0o600));
+        let lock = lock.map_err(fail)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if holder(&lock).is_some_and(is_above) {
+                return Err(StateError::Within(home));
+            }
             waiting();
             loop {
                 match flock(&lock, FlockOperation::LockExclusive) {
                     Err(Errno::INTR) => {}
-                    locked => break locked.map_err(|errno| PathError::new(&lock_path, "cannot lock it", errno))?,
+                    locked => break locked.map_err(|errno| fail(errno.into()))?,
                 }
             }
         }
+        // For those that come while it is locked.
+        lock.set_len(0).and_then(|()| write!(&lock, "{}", std::process::id())).map_err(fail)?;
         Ok(Store { home, _lock: lock })
     }
 
+    /// Where it is.
     pub fn home(&self) -> &Path {
         &self.home
     }
@@ -177,4 +185,25 @@ impl Store {
         }
         Ok(bytes)
     }
+}
+
+/// The process that has the lock, if it has said so by now.
+fn holder(lock: &File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(16).read_to_string(&mut text).ok()?;
+    text.parse().ok()
+}
+
+/// Whether a process is this one's parent, or its parent's, and so on: it would wait for the command that waits for it.
+fn is_above(process: u32) -> bool {
+    let mut own = std::process::id();
+    // Numbers are used again, so that a chain that changes could have no end.
+    for _ in 0..1000 {
+        match parent(own) {
+            0 => return false,
+            parent if parent == process => return true,
+            parent => own = parent,
+        }
+    }
+    false
 }

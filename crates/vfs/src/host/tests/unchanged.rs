@@ -62,6 +62,19 @@ fn listings_stay_until_a_name_changes() {
     assert_eq!([list(&scene), list(&scene)], [Caching::Fresh, Caching::Keep]);
 }
 
+/// Otherwise a client asks for the attributes of all entries one by one.
+#[test]
+fn listings_with_attributes_stay_where_entries_were_looked_up() {
+    let scene = scene("/var/tmp", Duration::ZERO);
+    scene.file("a", "content");
+    assert_eq!([list(&scene), list(&scene)], [Caching::Fresh, Caching::Keep]);
+    let plus = true;
+    scene.list(NodeId::ROOT, 100, plus);
+    assert_eq!([list(&scene), list(&scene)], [Caching::Fresh; 2]);
+    scene.node("a");
+    assert_eq!([list(&scene), list(&scene)], [Caching::Keep; 2]);
+}
+
 #[test]
 fn what_changed_a_moment_ago_does_not_stay() {
     let scene = scene("/var/tmp", SETTLED);
