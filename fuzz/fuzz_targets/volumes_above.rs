@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use inarch_block::{Backing, Cursor, read_backing};
 use inarch_confine::Parsing;
-use inarch_disk::{Piece, above};
+use inarch_disk::{Keys, Names, Piece, above};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -106,9 +106,9 @@ fuzz_target!(|input: Input<'_>| {
         Input::Array(blocks) => blocks.iter().take(8).map(|block| member(block)).collect(),
         Input::Old(block) => vec![old(block)],
     };
-    let pieces: Vec<Piece> =
-        images.into_iter().map(|bytes| Piece { name: "p".to_owned(), backing: Arc::new(Bytes(bytes)) }).collect();
-    let Ok(found) = above(Parsing::unconfined(), &pieces) else { return };
+    let piece = |bytes| Piece { name: "p".to_owned(), names: Names::default(), backing: Arc::new(Bytes(bytes)) };
+    let pieces: Vec<Piece> = images.into_iter().map(piece).collect();
+    let Ok(found) = above(Parsing::unconfined(), &pieces, &Keys::default()) else { return };
     for bytes in found.list.iter().filter_map(|volume| volume.bytes.as_ref().ok()) {
         let last = bytes.size().checked_sub(1).expect("no volume is empty");
         read_backing(&**bytes, last, &mut [0]).expect("it is within what it lies on");

@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Above, ExamineRequest, Examined, ExaminedDisk, Part, Signature, Table, examine};
+use inarch_jobs::examine::{Above, ExamineRequest, Examined, ExaminedDisk, Kind, Part, Signature, Table, examine};
 use inarch_jobs::shown;
 use inarch_jobs::source::ImageFormat;
 use serde_json::{Value, json};
 
 use crate::arguments::one_of;
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, complain};
 use crate::size;
 
@@ -95,9 +96,9 @@ pub struct ListArguments {
         value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
     pub format: Option<ImageFormat>,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -123,14 +124,17 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::Result<ExitCode> {
-    let request = ExamineRequest { images, format, with };
+fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::Result<ExitCode> {
+    let request = ExamineRequest { images, format, keys: disk.keys()?, with: disk.with };
     let Examined { disks, volumes } = examine(&request)?;
     let images = request.images;
     for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {
         disk.notes.iter().for_each(|note| complain(format_args!("{}: {note}", shown(image))));
     }
     volumes.notes.iter().for_each(complain);
+    // A key was given, and did not open everything.
+    let is_locked = volumes.list.iter().any(|volume| volume.kind == Kind::Luks && volume.bytes.is_err());
+    let status = if is_locked && !request.keys.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if json {
         let above = volumes.list.iter().map(volume_as_json).collect::<Vec<_>>();
         let told = images.iter().zip(&disks).map(|(image, disk)| as_json(image, disk)).collect::<Vec<_>>();
@@ -142,7 +146,7 @@ fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::
             Err(several) => json!({ "images": several, "volumes": above }),
         };
         answer(serde_json::to_string_pretty(&whole)? + "\n")?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(status);
     }
     let mut text = String::new();
     for (image, disk) in images.iter().zip(&disks) {
@@ -163,7 +167,7 @@ fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::
             complain(format_args!("{} cannot be read: {why}", volume.name));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
 }
 
 fn volume_as_json(volume: &Above) -> Value {

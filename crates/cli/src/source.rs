@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use crate::disk_options::DiskOptions;
 use inarch_jobs::share::Submounts;
 use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 
@@ -61,9 +62,9 @@ pub struct SourceArguments {
     #[arg(long)]
     pub salvage: bool,
 
-    /// Let a disk image use FILE, which it names as its backing file, data file or extent; others are not opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Label files (security.selinux) by the rules of FILE, a policy's file_contexts
     #[arg(long, value_name = "FILE")]
@@ -119,7 +120,7 @@ impl SourceArguments {
             owners: OwnerArguments::default(),
             cross: false,
             salvage: false,
-            with: Vec::new(),
+            disk: DiskOptions::default(),
             ..self.clone()
         }
         .is_all()

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use inarch_confine::Parsing;
-pub use inarch_disk::{Above, Disk, DiskError, Part, Signature, Table, TableKind, Volumes};
+pub use inarch_disk::{Above, Disk, DiskError, Kind, Part, Signature, Table, TableKind, Volumes};
 use inarch_format::probe::{Found, container, probe};
 
 use crate::path_error::PathError;
-use crate::source::{ContainerError, DiskImage, ImageFormat, OpenedDisk, parse};
+use crate::source::{ContainerError, DiskImage, ImageFormat, Keys, OpenedDisk, parse};
 use crate::text::shown;
 
 /// Why a disk image cannot be looked at.
@@ -57,6 +57,8 @@ pub struct ExamineRequest {
     pub format: Option<ImageFormat>,
     /// Files that they may name: backing files, data files, extents. They get no others.
     pub with: Vec<PathBuf>,
+    /// What opens encrypted volumes.
+    pub keys: Keys,
 }
 
 /// What is on some images.
@@ -87,15 +89,15 @@ pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
     parse(|parsing| {
         let (mut disks, mut pieces) = (Vec::new(), Vec::new());
         let mut unused = request.with.clone();
-        for (path, image) in images {
+        for (number, (path, image)) in images.into_iter().enumerate() {
             let opened = image.disk(parsing, request.format);
             let opened = opened.map_err(|error| ExamineError::Container { path: path.clone(), error })?;
             unused.retain(|path| opened.unused.contains(path));
             let disk = examine_one(parsing, &path, &opened, request.format.is_none())?;
-            pieces.extend(disk.pieces(&opened.disk, &shown(&path)));
+            pieces.extend(disk.pieces(&opened.disk, number, &shown(&path)));
             disks.push(ExaminedDisk { format: opened.format, disk });
         }
-        let mut volumes = inarch_disk::above(parsing, &pieces).map_err(ExamineError::Volumes)?;
+        let mut volumes = inarch_disk::above(parsing, &pieces, &request.keys).map_err(ExamineError::Volumes)?;
         let unused =
             unused.iter().map(|path| format!("no image asks for {}, which was given with --with", shown(path)));
         volumes.notes.extend(unused);

@@ -14,7 +14,7 @@ use inarch_confine::{Parse, Parsing};
 pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
 
 use crate::path_error::PathError;
-use crate::source::DiskImage;
+use crate::source::{DiskImage, Keys};
 use crate::text::shown;
 use path::{Root, Wanted};
 use place::{Found, Place};
@@ -51,6 +51,10 @@ pub enum RegistryError {
 pub struct RegistryRequest {
     /// A hive, a directory of a Windows system (the one that has `Windows`), or a disk image.
     pub source: PathBuf,
+    /// Files that the image may name. It gets no others.
+    pub with: Vec<PathBuf>,
+    /// What opens the image's encrypted volumes.
+    pub keys: Keys,
     /// A key: `HKLM\SYSTEM\Select`; in a hive also without the names that lead to it.
     pub key: String,
     /// The hive's transaction logs; if there are none, those beside it.
@@ -86,7 +90,7 @@ pub fn read<T: Send>(
         return parse(|parsing| of_machine(parsing, source, &wanted, &found, look), meanwhile)?;
     }
     let file = open(source)?;
-    let image = DiskImage::open(source, &[])?;
+    let image = DiskImage::open(source, &request.with)?;
     let logs = match request.logs.is_empty() {
         false => request.logs.iter().map(|log| open(log)).collect::<Result<Vec<_>, RegistryError>>()?,
         true => place::host_logs(source),
@@ -95,7 +99,7 @@ pub fn read<T: Send>(
         let mut magic = [0; 4];
         let is_hive = read_backing(&*file, 0, &mut magic).is_ok() && magic == *b"regf";
         if !is_hive {
-            let found = place::hives_in_image(parsing, image).map_err(|error| nothing(source, error))?;
+            let found = place::hives_in_image(parsing, image, &request.keys).map_err(|error| nothing(source, error))?;
             return of_machine(parsing, source, &wanted, &found, look);
         }
         let fail = |error| RegistryError::Hive { path: source.to_owned(), error };

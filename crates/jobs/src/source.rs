@@ -19,12 +19,13 @@ use inarch_format::probe::Found;
 
 use crate::text::shown;
 pub use disk::OpenDiskError;
-pub(crate) use disk::{file_system, with_volumes};
+pub(crate) use disk::{file_system, volumes, with_volumes};
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub(crate) use disk_image::{DiskImage, OpenedDisk};
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use inarch_disk::guest::Which;
+pub use inarch_disk::{Key, Keys};
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
@@ -73,11 +74,20 @@ pub struct DiskPart {
     pub within: PathBuf,
     /// Files that the image may name: backing files, data files, extents. It gets no others.
     pub with: Vec<PathBuf>,
+    /// What opens its encrypted volumes.
+    pub keys: Keys,
+}
+
+impl Default for DiskPart {
+    /// The whole guest.
+    fn default() -> DiskPart {
+        DiskPart { which: Which::Auto, within: PathBuf::new(), with: Vec::new(), keys: Keys::default() }
+    }
 }
 
 impl DiskPart {
     fn new(which: Which, within: PathBuf) -> Box<DiskPart> {
-        Box::new(DiskPart { which, within, with: Vec::new() })
+        Box::new(DiskPart { which, within, ..DiskPart::default() })
     }
 }
 
@@ -98,6 +108,12 @@ pub enum SourceError {
     /// It names no other files.
     #[error("{}: it is no disk image that names other files; leave --with out", shown(path))]
     NoOthers {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Nothing in it is encrypted.
+    #[error("{}: it is no disk image with encrypted volumes; leave --key out", shown(path))]
+    NoKeys {
         /// What was named.
         path: PathBuf,
     },
@@ -172,6 +188,18 @@ impl Source {
                 Ok(Source::Disk { path, part: Box::new(DiskPart { with: files.to_vec(), ..*part }) })
             }
             other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
+        }
+    }
+
+    /// Names keys for a disk image's encrypted volumes.
+    ///
+    /// # Errors
+    /// It is no disk image.
+    pub fn keys(self, keys: Keys) -> Result<Source, SourceError> {
+        match self {
+            other if keys.is_empty() => Ok(other),
+            Source::Disk { path, part } => Ok(Source::Disk { path, part: Box::new(DiskPart { keys, ..*part }) }),
+            other => Err(SourceError::NoKeys { path: other.path().to_owned() }),
         }
     }
 

@@ -10,13 +10,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
 use inarch_jobs::guest::{Entry, Guest, GuestError};
-use inarch_jobs::source::Source;
 use inarch_jobs::{counted, shown};
 use inarch_tree::{FileType, Timestamp};
 use inarch_volume::Attributes;
 use serde_json::{Value, json};
 
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
 use crate::say::time::time;
 use crate::size;
@@ -33,9 +33,9 @@ pub struct ImageArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     pub image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Read what can be read of a damaged image, and report the rest
     #[arg(long)]
@@ -44,7 +44,7 @@ pub struct ImageArguments {
 
 impl ImageArguments {
     fn open(&self) -> anyhow::Result<Guest> {
-        let guest = Guest::open(&Source::parse(&self.image)?.with(&self.with)?, self.salvage)?;
+        let guest = Guest::open(&self.disk.source(&self.image)?, self.salvage)?;
         for note in guest.notes() {
             complain(format_args!("{}: {note}", shown(Path::new(&self.image))));
         }

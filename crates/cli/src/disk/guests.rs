@@ -1,17 +1,16 @@
 //! `inarch disk df` and `inarch disk inspect`: what is on a guest's disk as a whole.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::guest::{Inspection, Usage, inspect, usage};
 use inarch_jobs::shown;
-use inarch_jobs::source::Source;
 use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::answer;
 use crate::size;
 
@@ -26,9 +25,9 @@ pub struct DfArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    disk: DiskOptions,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -48,9 +47,9 @@ pub struct InspectArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    disk: DiskOptions,
 
     /// List the packages too
     #[arg(long)]
@@ -63,7 +62,7 @@ pub struct InspectArguments {
 
 /// `inarch disk df`.
 pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
+    let all = usage(&arguments.disk.source(&arguments.image)?)?;
     answer(if arguments.json {
         serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
     } else {
@@ -120,7 +119,7 @@ fn usage_json(usage: &Usage) -> Value {
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
-    let found = inspect(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
+    let found = inspect(&arguments.disk.source(&arguments.image)?)?;
     if arguments.json {
         answer(serde_json::to_string_pretty(&found.iter().map(inspection_json).collect::<Vec<_>>())? + "\n")?;
     } else if found.is_empty() {

@@ -12,6 +12,7 @@ use inarch_jobs::registry::{
 use inarch_jobs::shown;
 use serde_json::json;
 
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
 
 /// Options of `inarch disk reg`.
@@ -41,6 +42,10 @@ pub struct RegistryArguments {
     #[arg(long, value_name = "FILE")]
     pub log: Vec<PathBuf>,
 
+    /// What the image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
+
     /// Print the key and all below it as a registry file, in UTF-16 as Windows does
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
@@ -56,8 +61,9 @@ pub struct RegistryArguments {
 
 /// Reads a registry.
 pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
-    let RegistryArguments { source, key, log, .. } = arguments;
-    let request = RegistryRequest { source: source.clone(), key: key.clone(), logs: log.clone() };
+    let RegistryArguments { source, key, log, disk, .. } = arguments;
+    let (with, keys) = (disk.with.clone(), disk.keys()?);
+    let request = RegistryRequest { source: source.clone(), with, keys, key: key.clone(), logs: log.clone() };
     if arguments.export {
         return export(&request, arguments.utf8);
     }

@@ -29,6 +29,7 @@ mod bad_input_gets_one_line;
 mod bad_output_gets_one_line;
 mod disks_are_listed;
 mod disks_are_made;
+mod encrypted_disks_are_read;
 mod every_source_gives_the_same_tree;
 mod every_source_makes_every_format;
 mod foreign_bytes_are_read_in_confinement;

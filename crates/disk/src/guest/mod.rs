@@ -1,5 +1,6 @@
 //! A guest's file systems: which one is its root, and what it mounts where.
 
+mod crypttab;
 mod fstab;
 mod packages;
 mod system;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 
 use crate::DiskVolume;
+pub use crypttab::Mapped;
 pub use fstab::Mount;
 pub use packages::{Database, Package};
 pub use system::{System, system};
@@ -62,6 +64,14 @@ pub enum NotFound {
         /// What it holds.
         content: String,
     },
+    /// It is a LUKS volume that is not opened, or all that could be read lies in such volumes.
+    #[error("its volume {volume} cannot be read: {reason}")]
+    Locked {
+        /// The volume.
+        volume: String,
+        /// Why it is not opened.
+        reason: String,
+    },
     /// Nothing can be read.
     #[error("it has no file system that inarch can read; it has {there}")]
     Nothing {
@@ -109,14 +119,18 @@ pub fn select<E: From<NotFound>>(
     match which {
         Which::Named(name) => {
             let volume = named(&volumes, which)?;
-            let content = volume.content.as_ref().map_or("nothing known", |content| content.format).to_owned();
+            if let Some(error) = locked(volume) {
+                return Err(error.into());
+            }
+            let content = volume.content().map_or("nothing known", |content| content.format).to_owned();
             let files = open(volume)?.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
             Ok(rooted(files, within)?)
         }
         Which::Auto => {
             let mut systems = Vec::new();
-            let mut failed = None;
+            let (mut failed, mut is_locked) = (None, Vec::new());
             for place in volumes {
+                is_locked.extend(locked(&place));
                 match open(&place) {
                     Ok(Some(files)) => systems.push(FileSystem { place, files }),
                     Ok(None) => {}
@@ -125,11 +139,17 @@ pub fn select<E: From<NotFound>>(
             }
             match (systems.is_empty(), failed) {
                 (true, Some(error)) => Err(error),
-                (true, None) => Err(NotFound::Nothing { there }.into()),
-                (false, _) => Ok(assemble(systems, &there, within)?),
+                (true, None) => {
+                    Err(is_locked.into_iter().next().unwrap_or(NotFound::Nothing { there }).into())
+                }
+                (false, _) => Ok(assemble(systems, is_locked, &there, within)?),
             }
         }
     }
+}
+
+fn locked(volume: &DiskVolume) -> Option<NotFound> {
+    Some(NotFound::Locked { volume: volume.name(), reason: volume.locked.clone()? })
 }
 
 /// Checks that there is one volume of that name.
@@ -155,11 +175,12 @@ fn named<'a>(volumes: &'a [DiskVolume], which: &Which) -> Result<&'a DiskVolume,
 /// The volumes, for messages.
 fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
     let shown = |volume: &DiskVolume| {
-        let content = volume.content.as_ref();
+        let content = volume.content();
         let format = content.map_or("nothing known", |content| content.format);
         let label = content.and_then(|content| content.label.as_ref());
         let label = label.map_or_else(String::new, |label| format!(", LABEL={}", label.escape_debug()));
-        format!("{} ({format}{label})", volume.name())
+        let locked = if volume.locked.is_some() { ", locked" } else { "" };
+        format!("{} ({format}{label}{locked})", volume.name())
     };
     let all: Vec<_> = volumes.into_iter().map(shown).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
@@ -192,23 +213,45 @@ pub fn mounts(root: &dyn Volume) -> Vec<Mount> {
     mounts
 }
 
-/// The guest as one volume.
-fn assemble(systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
+/// The encrypted volumes that a guest's root opens by its crypttab.
+pub fn mapped(root: &dyn Volume) -> Vec<Mapped> {
+    crypttab::parse(&read_small(root, b"etc/crypttab", FSTAB_BYTES).ok().flatten().unwrap_or_default())
+}
+
+/// Whether a guest that opens volumes as `mapped` means `place` by a device's name.
+pub fn is_meant(place: &DiskVolume, device: &str, mapped: &[Mapped]) -> bool {
+    let is_opened = |mapped: &Mapped| mapped.name == device && place.answers_to(&mapped.device);
+    place.answers_to(device) || (place.names.within.is_some() && mapped.iter().any(is_opened))
+}
+
+/// The guest as one volume. `locked` are the volumes that could not be looked into.
+fn assemble(
+    systems: Vec<FileSystem>,
+    mut locked: Vec<NotFound>,
+    there: &str,
+    within: &[u8],
+) -> Result<Arc<dyn Volume>, NotFound> {
     let roots: Vec<_> = systems.iter().filter_map(|system| Some((&system.place, root_of(&system.files)?))).collect();
+    if roots.is_empty() && !locked.is_empty() {
+        // The root may be in there.
+        return Err(locked.swap_remove(0));
+    }
     let root = match (&*systems, &*roots) {
         ([only], []) => Arc::clone(&only.files),
         (_, []) => return Err(NotFound::NoRoot { there: there.to_owned() }),
         (_, [(_, root)]) => Arc::clone(root),
         _ => return Err(NotFound::Several { there: shown(roots.iter().map(|(place, _)| *place)) }),
     };
+    let mapped = mapped(&*root);
     let wanted: Vec<_> = mounts(&*root).into_iter().filter(|mount| mount.directory != "/").collect();
-    if wanted.is_empty() {
+    if wanted.is_empty() && locked.is_empty() {
         return rooted(root, within);
     }
     let mut guest = Composite::new(root);
+    locked.iter().for_each(|locked| guest.note(locked.to_string()));
     for mount in wanted {
         let Mount { device, directory, .. } = &mount;
-        let Some(system) = systems.iter().find(|system| system.place.answers_to(device)) else {
+        let Some(system) = systems.iter().find(|system| is_meant(&system.place, device, &mapped)) else {
             guest.note(format!(
                 "{device:?}, which its fstab mounts on {directory:?}, is not on the disk, or cannot be read"
             ));

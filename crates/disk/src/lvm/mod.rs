@@ -15,7 +15,7 @@ use group::Group;
 pub use label::checksum;
 
 use crate::DiskError;
-use crate::above::{Above, Piece, Volumes};
+use crate::above::{Above, Kind, Piece, Volumes};
 
 /// The most bytes of text that are read of all physical volumes.
 const MOST_TEXT: usize = 64 << 20;
@@ -62,10 +62,11 @@ pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> 
             known.insert(text);
         }
     }
-    let mut names = HashSet::new();
+    let taken = found.list.iter().filter_map(|volume| volume.name.strip_prefix("/dev/")?.split_once('/'));
+    let mut names: HashSet<String> = taken.map(|(group, _)| group.to_owned()).collect();
     for group in &groups {
         // One name may be that of two groups, of two machines.
-        let name = if names.insert(&group.name) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
+        let name = if names.insert(group.name.clone()) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
         show(group, &name, &physical, found);
     }
     Ok(())
@@ -112,7 +113,8 @@ fn show(group: &Group, name: &str, physical: &Physical<'_>, found: &mut Volumes)
             id: volume.id.clone(),
             on,
             content: None,
-            is_array: false,
+            kind: Kind::Logical,
+            within: None,
             bytes,
         });
     }

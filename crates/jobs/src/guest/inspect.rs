@@ -28,8 +28,10 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
             // What cannot be opened is no root that can be looked at; `df` says why.
             let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
             let Some(files) = guest::root_of(&files) else { continue };
+            let mapped = guest::mapped(&*files);
             let on_disk = |mount: Mount| {
-                let volume = volumes.iter().find(|volume| volume.answers_to(&mount.device)).map(DiskVolume::name);
+                let of_it = |volume: &&DiskVolume| guest::is_meant(volume, &mount.device, &mapped);
+                let volume = volumes.iter().find(of_it).map(DiskVolume::name);
                 (mount, volume)
             };
             let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();

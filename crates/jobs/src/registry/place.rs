@@ -10,7 +10,7 @@ use inarch_confine::Parsing;
 use inarch_format::Damage;
 use inarch_volume::{Item, Node, Volume};
 
-use crate::source::{DiskImage, OpenedDisk, file_system};
+use crate::source::{DiskImage, Keys, file_system, volumes};
 
 /// Where the machine's hives are. Windows 2000 has another name for the directory.
 const CONFIG: [[&str; 3]; 2] = [["Windows", "System32", "config"], ["WINNT", "system32", "config"]];
@@ -164,10 +164,9 @@ pub fn hives(root: &Place) -> Result<Vec<Found>, String> {
 }
 
 /// The hives of the first Windows system on a disk image.
-pub fn hives_in_image(parsing: Parsing, image: DiskImage) -> Result<Vec<Found>, String> {
-    let OpenedDisk { disk, .. } = image.disk(parsing, None).map_err(|error| error.to_string())?;
+pub fn hives_in_image(parsing: Parsing, image: DiskImage, keys: &Keys) -> Result<Vec<Found>, String> {
     let mut reason = "no hive, and no disk image with a file system that can be read".to_owned();
-    for volume in inarch_disk::volumes(parsing, 0, &disk).map_err(|error| error.to_string())? {
+    for volume in volumes(parsing, image, keys).map_err(|error| error.to_string())? {
         match file_system(parsing, &volume, Damage::Salvaged) {
             Ok(Some(files)) => {
                 let root = files.root();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use inarch_confine::Parsing;
 use inarch_disk::guest::{NotFound, Which, exists, select};
-use inarch_disk::{DiskError, DiskVolume};
+use inarch_disk::{DiskError, DiskVolume, Keys};
 use inarch_format::probe::{FileKind, Found, container, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::Volume;
@@ -25,6 +25,14 @@ pub enum OpenDiskError {
     /// It is in a container that cannot be opened, or names files that the user did not name.
     #[error(transparent)]
     Container(#[from] ContainerError),
+    /// No key opens what is encrypted.
+    #[error("its volume {volume} cannot be read: {reason}")]
+    Locked {
+        /// The first volume that is not opened.
+        volume: String,
+        /// Why not.
+        reason: String,
+    },
     /// There is no such file system.
     #[error(transparent)]
     NotFound(#[from] NotFound),
@@ -83,7 +91,8 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
         }
         let has_parts = || -> Result<bool, DiskError> {
             let found = inarch_disk::examine(parsing, &disk)?;
-            let is_part_of_more = || Ok(!inarch_disk::above(parsing, &found.pieces(&disk, ""))?.list.is_empty());
+            let pieces = found.pieces(&disk, 0, "");
+            let is_part_of_more = || Ok(!inarch_disk::above(parsing, &pieces, &Keys::default())?.list.is_empty());
             if found.table.is_some() { Ok(true) } else { is_part_of_more() }
         };
         // What is wrong with a damaged one is said when it is opened.
@@ -91,16 +100,29 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
     })
 }
 
-/// Opens the file system on a disk that `which` means; its root is the directory `within`, unless that is empty.
+/// Opens the file system on a disk that `part` means.
 pub(super) fn open(
     parsing: Parsing,
     image: DiskImage,
-    (which, within): (&Which, &Path),
+    part: &DiskPart,
     damage: Damage,
 ) -> Result<Arc<dyn Volume>, OpenDiskError> {
+    let volumes = volumes(parsing, image, &part.keys)?;
+    let within = part.within.as_os_str().as_bytes();
+    select(volumes, &part.which, within, &mut |volume| file_system(parsing, volume, damage))
+}
+
+/// The volumes of a disk image. Keys that were given must open one, if there is one to be opened.
+pub(crate) fn volumes(parsing: Parsing, image: DiskImage, keys: &Keys) -> Result<Vec<DiskVolume>, OpenDiskError> {
     let OpenedDisk { disk, .. } = image.disk(parsing, None)?;
-    let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
-    select(volumes, which, within.as_os_str().as_bytes(), &mut |volume| file_system(parsing, volume, damage))
+    let volumes = inarch_disk::volumes(parsing, &[disk], keys)?;
+    if !keys.is_empty() && !keys.are_used() {
+        let locked = |volume: &DiskVolume| Some((volume.name(), volume.locked.clone()?));
+        if let Some((volume, reason)) = volumes.iter().find_map(locked) {
+            return Err(OpenDiskError::Locked { volume, reason });
+        }
+    }
+    Ok(volumes)
 }
 
 /// Has a confined thread look at the volumes of a disk image; an image of one file system is one volume. `look` is told which of them are meant: all, or the
@@ -112,9 +134,10 @@ pub(crate) fn with_volumes<T: Send>(
     source: &Source,
     look: impl FnOnce(Parsing, &[DiskVolume], &dyn Fn(&DiskVolume) -> bool) -> T + Send,
 ) -> Result<T, OpenError> {
-    let (path, which, with) = match source {
-        Source::File { path, kind: FileKind::Volume(_) } => (path, &Which::Auto, &Vec::new()),
-        Source::Disk { path, part } => (path, &part.which, &part.with),
+    let whole = DiskPart::default();
+    let (path, DiskPart { which, with, keys, .. }) = match source {
+        Source::File { path, kind: FileKind::Volume(_) } => (path, &whole),
+        Source::Disk { path, part } => (path, &**part),
         other => {
             let error = io::Error::other("a directory or an archive has no volumes; name a disk image");
             return Err(OpenError::path(other.path(), "cannot be looked at as a disk", error));
@@ -122,8 +145,7 @@ pub(crate) fn with_volumes<T: Send>(
     };
     let image = DiskImage::open(path, with)?;
     let looked = parse(|parsing| {
-        let OpenedDisk { disk, .. } = image.disk(parsing, None)?;
-        let volumes = inarch_disk::volumes(parsing, 0, &disk)?;
+        let volumes = volumes(parsing, image, keys)?;
         let name = |volume: &DiskVolume| match which {
             Which::Auto => true,
             Which::Named(name) => volume.answers_to(name),

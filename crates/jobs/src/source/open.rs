@@ -141,7 +141,7 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
             (path, volume.map_err(|error| OpenError::Read { path: path.clone(), error })?, stamp)
         }
         Source::Disk { path, part } => {
-            let DiskPart { which, within, with } = &**part;
+            let DiskPart { which, within, with, .. } = &**part;
             let mut known = Vec::new();
             for file in [path].into_iter().chain(with) {
                 let cannot_open = |error| OpenError::path(file, "cannot open it", error);
@@ -153,7 +153,7 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
                 known.extend_from_slice(part);
             }
             let image = DiskImage::open(path, with)?;
-            let volume = parse(|parsing| disk::open(parsing, image, (which, within), damage))?;
+            let volume = parse(|parsing| disk::open(parsing, image, part, damage))?;
             (path, volume.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })?, known)
         }
         _ => return Ok(None),
