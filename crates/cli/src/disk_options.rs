@@ -1,4 +1,4 @@
-//! `--with` and `--key`: what a disk image needs beside itself.
+//! `--with`, `--also` and `--key`: what a disk image needs beside itself.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,6 +25,10 @@ pub struct DiskOptions {
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,
 
+    /// Another disk of the same guest, on which its volumes lie as well
+    #[arg(long, value_name = "IMAGE")]
+    pub also: Vec<PathBuf>,
+
     /// Open the encrypted volumes (LUKS) of a disk image with the passphrase or key in FILE; '-' asks for it on the terminal, or reads standard input.
     /// With VOLUME=, only that volume
     #[arg(long, value_name = "[VOLUME=]FILE")]
@@ -34,7 +38,7 @@ pub struct DiskOptions {
 impl DiskOptions {
     /// The source that `text` names, with these files and keys.
     pub fn source(&self, text: &OsStr) -> anyhow::Result<Source> {
-        Ok(Source::parse(text)?.with(&self.with)?.keys(self.keys()?)?)
+        Ok(Source::parse(text)?.also(&self.also)?.with(&self.with)?.keys(self.keys()?)?)
     }
 
     /// The keys.

@@ -75,7 +75,7 @@ impl Above {
     }
 
     /// What it is called by.
-    pub(crate) fn names(&self) -> Names {
+    pub fn names(&self) -> Names {
         let (above, content) = (Some(self.name.clone()), self.content.clone());
         Names { above, content, within: self.within.clone().map(Box::new), ..Names::default() }
     }
@@ -102,7 +102,11 @@ pub fn above(_: Parsing, pieces: &[Piece], keys: &Keys) -> Result<Volumes, DiskE
         lvm::assemble(&pool, &mut found)?;
         for volume in &mut found.list {
             if let (Ok(bytes), None) = (&volume.bytes, &volume.content) {
-                volume.content = signature(&**bytes)?;
+                match signature(&**bytes) {
+                    Ok(content) => volume.content = content,
+                    // Tables above are read with the bytes, and may be damaged.
+                    Err(error) => volume.bytes = Err(error.to_string()),
+                }
             }
         }
         // Other logical volumes hold no further ones.

@@ -171,7 +171,7 @@ fn logical_volumes_are_read_as_linux_lays_them_out() {
         (Some("VZTezY-otww-aaf1-YFVL-46Bu-qtPi-6qJiod"), &["lvm.a".into(), "lvm.b".into()][..])
     );
     for (name, why) in
-        [("snap", "snapshots are not read"), ("thin", "'thin' are not read"), ("pool", "'thin-pool' are")]
+        [("snap", "snapshots are not read"), ("thin", "was never written"), ("pool", "pool of thin volumes")]
     {
         assert!(reason(named(&told, &format!("/dev/vg/{name}"))).contains(why));
     }

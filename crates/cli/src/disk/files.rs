@@ -23,7 +23,7 @@ use crate::size;
 
 /// What IMAGE may be, for every command's help.
 pub const IMAGE_HELP: &str = "\
-A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. Without a \
+A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. VOLUME@SUBVOL is a Btrfs subvolume. libvirt:DOMAIN has all disks of a domain. Without a \
 volume, the whole guest as its fstab has it. An archive will do too.";
 
 /// Which image.

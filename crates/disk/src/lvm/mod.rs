@@ -1,12 +1,13 @@
 //! Volume groups of LVM2: the labels of physical volumes, the text that describes a group, and where the bytes of its
 //! logical volumes are.
 //!
-//! Linear and striped volumes are read, and mirrors from one copy. Others are listed with the reason why they are not.
+//! Linear and striped volumes are read, mirrors from one copy, and thin volumes. Others are listed with the reason why they are not.
 
 mod group;
 mod label;
 mod map;
 mod text;
+mod thin;
 
 use std::collections::{HashMap, HashSet};
 
