@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine};
+use inarch_jobs::examine::{
+    Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine,
+};
 use inarch_jobs::shown;
 use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
 use serde_json::{Value, json};
@@ -210,11 +212,8 @@ fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::
 const SUBVOLUME_HEADS: [&str; 4] = ["SUBVOLUME", "ON", "ID", "KIND"];
 
 fn subvolume_row(on: &str, subvolume: &ListedSubvolume) -> Vec<String> {
-    let words = [
-        (subvolume.is_default, "default"),
-        (subvolume.is_snapshot, "snapshot"),
-        (subvolume.is_read_only, "read-only"),
-    ];
+    let words =
+        [(subvolume.is_default, "default"), (subvolume.is_snapshot, "snapshot"), (subvolume.is_read_only, "read-only")];
     let words: Vec<_> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let kind = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
     vec![shown(Path::new(OsStr::from_bytes(&subvolume.path))), on.to_owned(), subvolume.id.to_string(), kind]

@@ -139,7 +139,9 @@ impl Drop for Silent {
 fn ask() -> io::Result<Zeroizing<Vec<u8>>> {
     let silent = Silent::new()?;
     eprint!("passphrase of the disk: ");
-    let typed = typed(&mut |byte| rustix::io::read(rustix::stdio::stdin(), std::slice::from_mut(byte)).map_err(io::Error::from));
+    let typed = typed(&mut |byte| {
+        rustix::io::read(rustix::stdio::stdin(), std::slice::from_mut(byte)).map_err(io::Error::from)
+    });
     eprintln!();
     drop(silent);
     typed
@@ -175,7 +177,12 @@ mod tests {
 
     fn of(keys: &[u8]) -> Result<Vec<u8>, String> {
         let mut left = keys.iter();
-        let mut next = |byte: &mut u8| Ok(left.next().map_or(0, |next| { *byte = *next; 1 }));
+        let mut next = |byte: &mut u8| {
+            Ok(left.next().map_or(0, |next| {
+                *byte = *next;
+                1
+            }))
+        };
         typed(&mut next).map(|bytes| bytes.to_vec()).map_err(|error| error.to_string())
     }
 

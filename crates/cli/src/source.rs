@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::disk_options::DiskOptions;
 use anyhow::Context;
 use clap::Args;
-use crate::disk_options::DiskOptions;
 use inarch_jobs::share::Submounts;
 use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 

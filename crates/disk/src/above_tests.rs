@@ -71,8 +71,11 @@ fn block(number: u64) -> Vec<u8> {
 }
 
 fn found(pieces: &[(&str, Vec<u8>)]) -> Volumes {
-    let piece =
-        |(name, bytes): &(&str, Vec<u8>)| Piece { name: (*name).to_owned(), names: Names::default(), backing: Arc::new(Bytes(bytes.clone())) };
+    let piece = |(name, bytes): &(&str, Vec<u8>)| Piece {
+        name: (*name).to_owned(),
+        names: Names::default(),
+        backing: Arc::new(Bytes(bytes.clone())),
+    };
     let pieces: Vec<Piece> = pieces.iter().map(piece).collect();
     Parse::new().run(|parsing| above(parsing, &pieces, &Keys::default()), || {}).unwrap().unwrap()
 }

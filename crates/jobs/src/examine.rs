@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-pub use inarch_disk::{Above, Disk, DiskError, Kind, Part, Signature, Table, TableKind, Volumes};
 use inarch_disk::Piece;
-pub use inarch_format::btrfs::ListedSubvolume;
+pub use inarch_disk::{Above, Disk, DiskError, Kind, Part, Signature, Table, TableKind, Volumes};
 use inarch_format::btrfs;
+pub use inarch_format::btrfs::ListedSubvolume;
 use inarch_format::probe::{Found, container, probe};
 
 use crate::path_error::PathError;
@@ -145,7 +145,9 @@ fn narrow(
         return Err(there.join(", "));
     }
     for (number, examined) in disks.iter_mut().enumerate() {
-        let is_left = |part: &Part| pieces.iter().any(|piece| (piece.names.disk, piece.names.part) == (number, Some(part.number)));
+        let is_left = |part: &Part| {
+            pieces.iter().any(|piece| (piece.names.disk, piece.names.part) == (number, Some(part.number)))
+        };
         examined.disk.parts.retain(is_left);
     }
     Ok(())
@@ -158,9 +160,9 @@ fn subvolumes(parsing: Parsing, pieces: &[Piece], volumes: &Volumes) -> Vec<(Str
     let above = volumes.list.iter().filter(|volume| is_btrfs(volume.content.as_ref()));
     let above = above.filter_map(|volume| Some((&volume.name, volume.bytes.as_ref().ok()?)));
     // What is damaged is found out when it is read.
-    let listed = of_pieces.chain(above).map(|(name, backing)| {
-        (name.clone(), btrfs::subvolumes(parsing, Arc::clone(backing)).unwrap_or_default())
-    });
+    let listed = of_pieces
+        .chain(above)
+        .map(|(name, backing)| (name.clone(), btrfs::subvolumes(parsing, Arc::clone(backing)).unwrap_or_default()));
     listed.filter(|(_, subvolumes)| !subvolumes.is_empty()).collect()
 }
 

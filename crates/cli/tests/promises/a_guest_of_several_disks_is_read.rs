@@ -104,7 +104,8 @@ fn or_refused_in_one_line() {
     let network = "<disk type='network'><source protocol='rbd' name='pool/image'/><target dev='vda'/></disk>";
     describe(dir.path(), "far", "", network);
     describe(dir.path(), "gone", "", &disk("raw", &dir.path().join("gone.img"), "vda"));
-    fs::write(dir.path().join("config/libvirt/qemu/laughs.xml"), "<!DOCTYPE d [<!ENTITY a 'x'>]><domain>&a;</domain>").unwrap();
+    fs::write(dir.path().join("config/libvirt/qemu/laughs.xml"), "<!DOCTYPE d [<!ENTITY a 'x'>]><domain>&a;</domain>")
+        .unwrap();
     for (words, parts) in [
         (["disk", "ls", "libvirt:none"], &["libvirt:none", "not found", "no virsh", "none.xml"][..]),
         (["disk", "ls", "libvirt:far"], &["libvirt:far", "vda is left out", "rbd", "pool/image"]),
@@ -120,7 +121,9 @@ fn or_refused_in_one_line() {
 #[test]
 fn with_a_volume_group_on_several_disks() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: with_a_volume_group_on_several_disks: lvm2 takes devices only, and only root makes them of files");
+        return println!(
+            "skipped: with_a_volume_group_on_several_disks: lvm2 takes devices only, and only root makes them of files"
+        );
     }
     let dir = scratch();
     let script = "truncate -s 32M one.img two.img

@@ -270,7 +270,10 @@ fn with_a_subvolume_that_is_named() {
     let image = dir.path().join("image");
     let image = image.to_str().unwrap();
     assert_eq!(said(&["cat", image, "etc/hostname"]), "second\n");
-    assert_eq!((said(&["cat", image, "home/notes"]), said(&["cat", image, "old/etc/hostname"])), ("notes\n".to_owned(), "first\n".to_owned()));
+    assert_eq!(
+        (said(&["cat", image, "home/notes"]), said(&["cat", image, "old/etc/hostname"])),
+        ("notes\n".to_owned(), "first\n".to_owned())
+    );
     for (volume, path, text) in [
         ("1@snap/of root", "etc/hostname", "first\n"),
         ("1@@home", "notes", "notes\n"),
@@ -280,10 +283,18 @@ fn with_a_subvolume_that_is_named() {
         assert_eq!(said(&["cat", &format!("{image}:{volume}"), path]), text, "{volume}");
     }
     let listed: Value = serde_json::from_str(&said(&["list", "--json", image])).unwrap();
-    let listed: Vec<_> = listed["subvolumes"].as_array().unwrap().iter().map(|one| {
-        (one["path"].as_str().unwrap(), one["snapshot"] == true, one["read_only"] == true, one["default"] == true)
-    }).collect();
-    assert_eq!(listed, [("@", false, false, true), ("@home", false, false, false), ("snap/of root", true, true, false)]);
+    let listed: Vec<_> = listed["subvolumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (one["path"].as_str().unwrap(), one["snapshot"] == true, one["read_only"] == true, one["default"] == true)
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        [("@", false, false, true), ("@home", false, false, false), ("snap/of root", true, true, false)]
+    );
     assert!(said(&["list", image]).contains("snapshot, read-only"));
     let output = inarch(["disk", "ls", &format!("{image}:1@none")]);
     assert_one_line(&output, &["no subvolume 'none'", "@, @home, snap/of root"]);

@@ -79,7 +79,10 @@ fn of_luks1() {
     }
     host(
         "sh",
-        &["-ec", "qemu-img convert --object secret,id=s,file=key -f raw -O luks -o key-secret=s,iter-time=10 plain image"],
+        &[
+            "-ec",
+            "qemu-img convert --object secret,id=s,file=key -f raw -O luks -o key-secret=s,iter-time=10 plain image",
+        ],
         dir.path(),
     );
     assert_opens(dir.path(), "image");

@@ -118,11 +118,7 @@ pub trait Opener {
 
     /// Opens a volume's file system; gives `None` if its format cannot be read. `subvolume` is the number of the subvolume that is the root of it,
     /// as Btrfs has them: 5 for the top one. Other formats have none.
-    fn open(
-        &mut self,
-        volume: &DiskVolume,
-        subvolume: Option<u64>,
-    ) -> Result<Option<Arc<dyn Volume>>, Self::Error>;
+    fn open(&mut self, volume: &DiskVolume, subvolume: Option<u64>) -> Result<Option<Arc<dyn Volume>>, Self::Error>;
 
     /// The paths of a volume's subvolumes from the top on, for messages; none if it has none.
     fn subvolumes(&mut self, volume: &DiskVolume) -> Vec<String>;
@@ -172,9 +168,7 @@ pub fn select<O: Opener>(
             }
             match (systems.is_empty(), failed) {
                 (true, Some(error)) => Err(error),
-                (true, None) => {
-                    Err(is_locked.into_iter().next().unwrap_or(NotFound::Nothing { there }).into())
-                }
+                (true, None) => Err(is_locked.into_iter().next().unwrap_or(NotFound::Nothing { there }).into()),
                 (false, _) => Ok(assemble(systems, is_locked, &there, within, opener)?),
             }
         }
@@ -339,11 +333,7 @@ fn assemble<O: Opener>(
 }
 
 /// What an entry of an fstab mounts: the options `subvol` and `subvolid` are of Btrfs, and count from the top subvolume.
-fn subvolume_of<O: Opener>(
-    system: &FileSystem,
-    mount: &Mount,
-    opener: &mut O,
-) -> Result<Arc<dyn Volume>, NotFound> {
+fn subvolume_of<O: Opener>(system: &FileSystem, mount: &Mount, opener: &mut O) -> Result<Arc<dyn Volume>, NotFound> {
     let mut open = |number| {
         let opened = opener.open(&system.place, Some(number)).ok().flatten();
         opened.ok_or_else(|| NotFound::Subvolume {

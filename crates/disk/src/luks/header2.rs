@@ -167,8 +167,9 @@ struct Digest {
 }
 
 fn parse(json: &[u8]) -> Result<Header, String> {
-    let area: Area = serde_json::from_slice(json)
-        .map_err(|error| format!("its header cannot be understood at line {}, column {}", error.line(), error.column()))?;
+    let area: Area = serde_json::from_slice(json).map_err(|error| {
+        format!("its header cannot be understood at line {}, column {}", error.line(), error.column())
+    })?;
     let counts = [area.keyslots.len(), area.segments.len(), area.digests.len()];
     if counts.into_iter().any(|count| count > MOST_OBJECTS) {
         return Err("its header has more parts than cryptsetup allows".to_owned());
@@ -249,9 +250,7 @@ fn segment(part: &Part, bound: Bound) -> Result<Segment, String> {
     let linear = Segment { start, length, encryption: None, sector: 512, tweak: 0, keys: None };
     match &*part.kind {
         "linear" => Ok(linear),
-        "crypt" if part.integrity.is_some() => {
-            Err("it has integrity tags, and such volumes are not read".to_owned())
-        }
+        "crypt" if part.integrity.is_some() => Err("it has integrity tags, and such volumes are not read".to_owned()),
         "crypt" => {
             let sector = part.sector_size.unwrap_or(512);
             if ![512, 1024, 2048, 4096].contains(&sector) {

@@ -24,11 +24,7 @@ const MOST_ITERATIONS: u32 = 500_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Derivation {
     /// PBKDF2.
-    Pbkdf2 {
-        hash: Hash,
-        iterations: u32,
-        salt: Vec<u8>,
-    },
+    Pbkdf2 { hash: Hash, iterations: u32, salt: Vec<u8> },
     /// Argon2 (RFC 9106), of version 1.3.
     Argon2 {
         /// Whether it is the variant `argon2id`, not `argon2i`.

@@ -6,14 +6,14 @@
 //!
 //! Nothing is allocated and no time is spent by what a header claims, but within bounds. Keys are zeroed in memory when they are not needed any more.
 
+#[cfg(test)]
+mod build;
 mod cipher;
 mod hash;
 mod header1;
 mod header2;
 mod keyslot;
 mod opened;
-#[cfg(test)]
-mod build;
 #[cfg(test)]
 mod tests;
 
@@ -92,7 +92,11 @@ pub(crate) fn assemble(
         let (layout, bytes) = open(&piece, keys, tries)?;
         let within = piece.names;
         if let Ok(backing) = &bytes {
-            let names = crate::Names { above: Some(name.clone()), within: Some(Box::new(within.clone())), ..Default::default() };
+            let names = crate::Names {
+                above: Some(name.clone()),
+                within: Some(Box::new(within.clone())),
+                ..Default::default()
+            };
             opened.push(Piece { name: name.clone(), names, backing: Arc::clone(backing) });
         }
         let size = bytes.as_ref().map_or_else(|_| piece.backing.size(), |bytes| bytes.size());

@@ -89,18 +89,42 @@ fn segments_follow_each_other() {
 fn what_is_not_supported_is_named() {
     let with = |from: &str, to: &str| opened(second(&json(CRYPT).replace(from, to)));
     for (from, to, part) in [
-        ("\"keyslots_size\"", "\"requirements\":{\"mandatory\":[\"online-reencrypt-v2\"]},\"keyslots_size\"", "online-reencrypt"),
-        ("\"encryption\":\"aes-xts-plain64\",\"sector", "\"encryption\":\"serpent-xts-plain64\",\"sector", "serpent-xts-plain64"),
+        (
+            "\"keyslots_size\"",
+            "\"requirements\":{\"mandatory\":[\"online-reencrypt-v2\"]},\"keyslots_size\"",
+            "online-reencrypt",
+        ),
+        (
+            "\"encryption\":\"aes-xts-plain64\",\"sector",
+            "\"encryption\":\"serpent-xts-plain64\",\"sector",
+            "serpent-xts-plain64",
+        ),
         ("\"sector_size\":512", "\"sector_size\":512,\"integrity\":{}", "integrity"),
         ("\"sector_size\":512", "\"sector_size\":513", "numbers that cannot be"),
         ("\"33280\"", "\"18446744073709551615\"", "beyond the end"),
         ("\"dynamic\"", "\"99999999999\"", "beyond the end"),
         ("\"stripes\":2", "\"stripes\":4294967295", "sizes that cannot be"),
         ("\"offset\":\"32768\"", "\"offset\":\"18446744073709551615\"", "beyond the end"),
-        ("\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1", "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":4294967295", "iterations"),
-        ("\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1", "\"type\":\"argon2id\",\"time\":4,\"memory\":4194304,\"cpus\":4", "4096 MiB of memory, and at most 1024 MiB"),
-        ("\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1", "\"type\":\"argon2i\",\"time\":4294967295,\"memory\":1024,\"cpus\":4", "takes too long"),
-        ("\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1", "\"type\":\"argon2i\",\"time\":1,\"memory\":8,\"cpus\":4294967295", "cannot be derived"),
+        (
+            "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1",
+            "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":4294967295",
+            "iterations",
+        ),
+        (
+            "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1",
+            "\"type\":\"argon2id\",\"time\":4,\"memory\":4194304,\"cpus\":4",
+            "4096 MiB of memory, and at most 1024 MiB",
+        ),
+        (
+            "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1",
+            "\"type\":\"argon2i\",\"time\":4294967295,\"memory\":1024,\"cpus\":4",
+            "takes too long",
+        ),
+        (
+            "\"type\":\"pbkdf2\",\"hash\":\"sha256\",\"iterations\":1",
+            "\"type\":\"argon2i\",\"time\":1,\"memory\":8,\"cpus\":4294967295",
+            "cannot be derived",
+        ),
         ("\"type\":\"luks2\"", "\"type\":\"reencrypt\"", "no keyslot"),
     ] {
         let error = with(from, to).expect_err(part);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use inarch_block::Backing;
 
-use super::{Physical, thin};
 use super::group::{Area, Group, Kind, Logical, Segment};
+use super::{Physical, thin};
 use crate::mapped::{Leg, Mapped, Run, SECTOR};
 use crate::read::{bytes, u32_at, u64_at};
 
@@ -124,7 +124,8 @@ impl Maker<'_, '_> {
         length: u64,
         on: &mut Below,
     ) -> Result<Arc<dyn Backing>, Not> {
-        let pool = self.group.pools.get(pool).ok_or_else(|| "it lies in a pool that its group does not have".to_owned())?;
+        let pool =
+            self.group.pools.get(pool).ok_or_else(|| "it lies in a pool that its group does not have".to_owned())?;
         let mut whole = |name: &str| Ok::<_, Not>(self.leg(&Area { name: name.to_owned(), start: 0 }, on)?.backing);
         let parts = (whole(&pool.metadata)?, whole(&pool.data)?);
         let origin = origin.map(whole).transpose()?;

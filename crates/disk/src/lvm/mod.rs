@@ -67,7 +67,8 @@ pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> 
     let mut names: HashSet<String> = taken.map(|(group, _)| group.to_owned()).collect();
     for group in &groups {
         // One name may be that of two groups, of two machines.
-        let name = if names.insert(group.name.clone()) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
+        let name =
+            if names.insert(group.name.clone()) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
         show(group, &name, &physical, found);
     }
     Ok(())

@@ -76,7 +76,11 @@ impl Trees {
         if word(0) != checksum(&node, NODE_XOR) || u64_at(&node, 8) != Some(number) {
             return Err(wrong("is damaged"));
         }
-        if !matches!(word(4), INTERNAL | LEAF) || count as usize > most || size != 8 || room.is_none_or(|room| room > BLOCK) {
+        if !matches!(word(4), INTERNAL | LEAF)
+            || count as usize > most
+            || size != 8
+            || room.is_none_or(|room| room > BLOCK)
+        {
             return Err(wrong("is no node of a tree"));
         }
         let node: Arc<[u8]> = node.into();

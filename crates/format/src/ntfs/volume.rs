@@ -104,8 +104,15 @@ impl NtfsVolume {
         };
         let mft = mft.map_err(|error| unreadable(about("the MFT", error)))?;
         let units = Units::default();
-        let mut volume =
-            NtfsVolume { mft, upcase: OnceLock::new(), free: OnceLock::new(), free_records: OnceLock::new(), units, backings: [backing], notes };
+        let mut volume = NtfsVolume {
+            mft,
+            upcase: OnceLock::new(),
+            free: OnceLock::new(),
+            free_records: OnceLock::new(),
+            units,
+            backings: [backing],
+            notes,
+        };
         let found = volume.look_around().map_err(|error| unreadable(error).into_damage())?;
         volume.notes.extend(found);
         Ok(volume)

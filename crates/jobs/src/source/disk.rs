@@ -122,11 +122,7 @@ struct Readers {
 impl Opener for Readers {
     type Error = OpenDiskError;
 
-    fn open(
-        &mut self,
-        volume: &DiskVolume,
-        subvolume: Option<u64>,
-    ) -> Result<Option<Arc<dyn Volume>>, OpenDiskError> {
+    fn open(&mut self, volume: &DiskVolume, subvolume: Option<u64>) -> Result<Option<Arc<dyn Volume>>, OpenDiskError> {
         let is_btrfs = || volume.content().is_some_and(|content| content.format == "btrfs");
         let Some(number) = subvolume.filter(|_| is_btrfs()) else {
             return file_system(self.parsing, volume, self.damage);
@@ -144,11 +140,7 @@ impl Opener for Readers {
 }
 
 /// The volumes of a disk image. Keys that were given must open one, if there is one to be opened.
-pub(crate) fn volumes(
-    parsing: Parsing,
-    images: Vec<DiskImage>,
-    keys: &Keys,
-) -> Result<Vec<DiskVolume>, OpenDiskError> {
+pub(crate) fn volumes(parsing: Parsing, images: Vec<DiskImage>, keys: &Keys) -> Result<Vec<DiskVolume>, OpenDiskError> {
     let disk = |image: DiskImage| Ok(image.disk(parsing)?.disk);
     let disks = images.into_iter().map(disk).collect::<Result<Vec<_>, OpenDiskError>>()?;
     let volumes = inarch_disk::volumes(parsing, &disks, keys)?;

@@ -49,9 +49,10 @@ struct Described {
 
 /// The source that follows `libvirt:`.
 pub(super) fn source(text: &[u8]) -> Result<Source, SourceError> {
-    let (name, rest) = text.iter().position(|byte| *byte == b':').map_or((text, None), |colon| {
-        (text.get(..colon).unwrap_or_default(), text.get(colon + 1..))
-    });
+    let (name, rest) = text
+        .iter()
+        .position(|byte| *byte == b':')
+        .map_or((text, None), |colon| (text.get(..colon).unwrap_or_default(), text.get(colon + 1..)));
     let name = String::from_utf8_lossy(name).into_owned();
     let fail = |reason: String| SourceError::Domain { name: name.clone(), reason };
     if name.is_empty() || name.contains(['/', '\0']) || name.starts_with('.') {
@@ -61,7 +62,10 @@ pub(super) fn source(text: &[u8]) -> Result<Source, SourceError> {
     let described = parse(|_| describe(&xml)).map_err(Box::new)?.map_err(fail)?;
     let Described { is_running, disks, left_out: mut notes } = described;
     if is_running {
-        notes.insert(0, "the domain is running, so what is read may be of different times; a snapshot is not".to_owned());
+        notes.insert(
+            0,
+            "the domain is running, so what is read may be of different times; a snapshot is not".to_owned(),
+        );
     }
     let mut disks = disks.into_iter();
     let Some(DiskFile { path, format, with }) = disks.next() else {
@@ -183,11 +187,16 @@ fn file_of(node: Node<'_, '_>) -> Result<PathBuf, String> {
         Some("block") => of("dev"),
         Some("network") => {
             let (protocol, name) = (of("protocol").unwrap_or("a network"), of("name").unwrap_or_default());
-            return Err(format!("it is on {} ({name:?}), and only files and block devices are read", protocol.escape_debug()));
+            return Err(format!(
+                "it is on {} ({name:?}), and only files and block devices are read",
+                protocol.escape_debug()
+            ));
         }
         Some("volume") => {
             let (pool, volume) = (of("pool").unwrap_or_default(), of("volume").unwrap_or_default());
-            return Err(format!("it is the volume {volume:?} of the storage pool {pool:?}; 'virsh vol-path' tells its file, which can be named"));
+            return Err(format!(
+                "it is the volume {volume:?} of the storage pool {pool:?}; 'virsh vol-path' tells its file, which can be named"
+            ));
         }
         other => return Err(format!("disks of the type {:?} are not read", other.unwrap_or_default())),
     };

@@ -86,7 +86,8 @@ fn chunks_lie_where_the_trees_say() {
 
 #[test]
 fn what_is_damaged_is_no_volume() {
-    let circle = |entries: &[(u64, u64)]| [&pool()[..2 * BLOCK], &node(2, INTERNAL, entries), &pool()[3 * BLOCK..]].concat();
+    let circle =
+        |entries: &[(u64, u64)]| [&pool()[..2 * BLOCK], &node(2, INTERNAL, entries), &pool()[3 * BLOCK..]].concat();
     assert!(opened(circle(&[(0, 2)]), 1, None).unwrap_err().contains("too deep"));
     assert!(opened(circle(&[(0, 99)]), 1, None).unwrap_err().contains("beyond its end"));
     assert!(opened(circle(&[(0, u64::MAX)]), 1, None).unwrap_err().contains("beyond its end"));

@@ -110,7 +110,8 @@ impl Superblock {
         let used = allocated.saturating_sub(self.free_inodes.get());
         let possible = allocated.saturating_add(self.free_blocks.get().saturating_mul(in_block));
         let percent = u64::from(self.inode_percentage.min(100));
-        let most = (self.blocks.get() / 100).saturating_mul(percent).saturating_add(self.blocks.get() % 100 * percent / 100);
+        let most =
+            (self.blocks.get() / 100).saturating_mul(percent).saturating_add(self.blocks.get() % 100 * percent / 100);
         let most = if percent == 0 { u64::MAX } else { most.saturating_mul(in_block) };
         let all = possible.min(most).max(allocated);
         (all, all.saturating_sub(used))

@@ -3,7 +3,9 @@
 use super::*;
 
 fn domain(devices: &str) -> String {
-    format!("<!--\nWARNING: THIS IS AN AUTO-GENERATED FILE.\n-->\n<domain type='kvm'><name>g</name><devices>{devices}</devices></domain>")
+    format!(
+        "<!--\nWARNING: THIS IS AN AUTO-GENERATED FILE.\n-->\n<domain type='kvm'><name>g</name><devices>{devices}</devices></domain>"
+    )
 }
 
 #[test]
@@ -38,13 +40,19 @@ fn disks_have_the_formats_that_are_described() {
 #[test]
 fn what_is_not_read_is_named() {
     for (disk, part) in [
-        ("<disk type='network'><source protocol='rbd' name='pool/image'/><target dev='vda'/></disk>", "on rbd (\"pool/image\")"),
+        (
+            "<disk type='network'><source protocol='rbd' name='pool/image'/><target dev='vda'/></disk>",
+            "on rbd (\"pool/image\")",
+        ),
         ("<disk type='volume'><source pool='p' volume='v'/></disk>", "'virsh vol-path'"),
         ("<disk type='nvme'><source/></disk>", "type \"nvme\""),
         ("<disk type='file'><driver type='qed'/><source file='/x'/></disk>", "qed"),
         ("<disk type='file'><source file='x'/></disk>", "no whole path"),
         ("<disk type='file'/>", "no file"),
-        ("<disk type='file'><source file='/x'/><backingStore type='network'><source protocol='nbd'/></backingStore></disk>", "a difference to"),
+        (
+            "<disk type='file'><source file='/x'/><backingStore type='network'><source protocol='nbd'/></backingStore></disk>",
+            "a difference to",
+        ),
     ] {
         let described = describe(&domain(disk)).unwrap();
         assert!(described.disks.is_empty() && described.left_out[0].contains(part), "{part}: {described:?}");
