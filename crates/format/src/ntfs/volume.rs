@@ -440,7 +440,6 @@ impl Volume for NtfsVolume {
             inodes: self.mft.count(),
             free_inodes: *self.free_records.get_or_init(|| self.count_free_records().unwrap_or(0)),
             name_max: 255,
-            ..Statistics::default()
         }
     }
 

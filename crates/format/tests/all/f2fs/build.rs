@@ -43,9 +43,9 @@ fn checksum(bytes: &[u8]) -> u32 {
 pub fn seal(image: &mut [u8]) {
     for block in [CHECKPOINT, CHECKPOINT + 7] {
         let Some(block) = image.get_mut(block * BLOCK..(block + 1) * BLOCK) else { continue };
+        word(block, 164, BLOCK as u32 - 4);
         let sum = checksum(&block[..BLOCK - 4]);
         word(block, BLOCK - 4, sum);
-        word(block, 164, BLOCK as u32 - 4);
     }
 }
 
