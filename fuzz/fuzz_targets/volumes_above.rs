@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use inarch_block::{Backing, Cursor, read_backing};
 use inarch_confine::Parsing;
-use inarch_disk::{Piece, above};
+use inarch_disk::{Above, Keys, Names, Piece, above};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -21,6 +21,8 @@ enum Input<'a> {
     Array(Vec<&'a [u8]>),
     /// One of version 0.90.
     Old(&'a [u8]),
+    /// Blocks of a thin pool's metadata: bytes at a place in each of the first ones.
+    Thin(Vec<(u16, &'a [u8])>),
 }
 
 struct Bytes(Vec<u8>);
@@ -99,17 +101,56 @@ fn old(block: &[u8]) -> Vec<u8> {
     image
 }
 
+/// A group with a pool and a thin volume in it. Its metadata lie in the first extents, of 4 KiB each, and its data behind them.
+const THIN: &str = r#"vg { id = "g" seqno = 1 extent_size = 8 physical_volumes { pv0 { id = "pppppp-pppp-pppp-pppp-pppp-pppp-pppppp" pe_start = 128 } }
+logical_volumes { pool { id = "a" status = ["VISIBLE"] segment1 { start_extent = 0 extent_count = 32 type = "thin-pool" metadata = "m" pool = "d" } }
+thin { id = "b" status = ["VISIBLE"] segment1 { start_extent = 0 extent_count = 64 type = "thin" thin_pool = "pool" device_id = 1 } }
+m { segment1 { start_extent = 0 extent_count = 8 type = "striped" stripe_count = 1 stripes = ["pv0", 0] } }
+d { segment1 { start_extent = 0 extent_count = 32 type = "striped" stripe_count = 1 stripes = ["pv0", 16] } } } }
+contents = "Text Format Volume Group" version = 1
+"#;
+
+fn thin(patches: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut image = text(THIN.as_bytes());
+    let metadata = &mut image[64 << 10..96 << 10];
+    let word = |metadata: &mut [u8], at: usize, number: u64| put(metadata, at, &number.to_le_bytes());
+    word(metadata, 32, 27_022_010);
+    word(metadata, 40, 2);
+    word(metadata, 320, 1);
+    word(metadata, 336, 8 << 32 | 128);
+    for (block, value) in [(1, 2), (2, 1 << 24)] {
+        let at = block * 4096;
+        for (place, number) in [(4, 2), (8, block as u64), (16, 252 << 32 | 1), (24, 8), (32, 1), (32 + 8 * 252, value)] {
+            word(metadata, at + place, number);
+        }
+    }
+    for (at, bytes) in patches {
+        put(metadata, usize::from(*at) % (32 << 10), &bytes[..bytes.len().min(4096)]);
+    }
+    for (number, block) in metadata.chunks_exact_mut(4096).enumerate() {
+        let sum = !crc32c::crc32c(&block[4..]) ^ if number == 0 { 160_774 } else { 121_107 };
+        put(block, 0, &sum.to_le_bytes());
+    }
+    image
+}
+
 fuzz_target!(|input: Input<'_>| {
     let images = match input {
         Input::Text(bytes) => vec![text(&bytes[..bytes.len().min(60 << 10)])],
         Input::Physical(header, area, rest) => vec![physical(header, area, rest)],
         Input::Array(blocks) => blocks.iter().take(8).map(|block| member(block)).collect(),
         Input::Old(block) => vec![old(block)],
+        Input::Thin(patches) => vec![thin(&patches)],
     };
-    let pieces: Vec<Piece> =
-        images.into_iter().map(|bytes| Piece { name: "p".to_owned(), backing: Arc::new(Bytes(bytes)) }).collect();
-    let Ok(found) = above(Parsing::unconfined(), &pieces) else { return };
-    for bytes in found.list.iter().filter_map(|volume| volume.bytes.as_ref().ok()) {
+    let piece = |bytes| Piece { name: "p".to_owned(), names: Names::default(), backing: Arc::new(Bytes(bytes)) };
+    let pieces: Vec<Piece> = images.into_iter().map(piece).collect();
+    let Ok(found) = above(Parsing::unconfined(), &pieces, &Keys::default()) else { return };
+    let is_whole = |volume: &&Above| volume.layout != "thin";
+    for bytes in found.list.iter().filter(|volume| volume.layout == "thin").filter_map(|volume| volume.bytes.as_ref().ok()) {
+        let _ = read_backing(&**bytes, 0, &mut vec![0; bytes.size().min(512 << 10) as usize]);
+        bytes.lends(0, bytes.size());
+    }
+    for bytes in found.list.iter().filter(is_whole).filter_map(|volume| volume.bytes.as_ref().ok()) {
         let last = bytes.size().checked_sub(1).expect("no volume is empty");
         read_backing(&**bytes, last, &mut [0]).expect("it is within what it lies on");
         read_backing(&**bytes, 0, &mut vec![0; bytes.size().min(64 << 10) as usize])

@@ -12,17 +12,22 @@ mod trees;
 mod usage;
 mod xml;
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::examine::{Above, ExamineRequest, Examined, ExaminedDisk, Part, Signature, Table, examine};
+use inarch_jobs::examine::{
+    Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine,
+};
 use inarch_jobs::shown;
-use inarch_jobs::source::ImageFormat;
+use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
 use serde_json::{Value, json};
 
 use crate::arguments::one_of;
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, complain};
 use crate::size;
 
@@ -93,23 +98,25 @@ Examples:
   inarch disk list guest.qcow2
   inarch disk list --json guest.img | jq -r '.partitions[] | select(.format == \"ext4\") | .start'
   inarch disk list snapshot.qcow2 --with base.qcow2
+  inarch disk list --key key.txt encrypted.img
+  inarch disk list libvirt:guest
 
-Volumes are those of LVM, and RAID arrays of MD. Name all images that they lie on.
+Volumes are those of LVM, RAID arrays of MD, and LUKS volumes. Name all images that they lie on.
 
 The images are raw, qcow2, VDI, VHD, VHDX or VMDK. Nothing is written to them, and neither root nor a mount is needed.")]
 pub struct ListArguments {
-    /// The disk images
+    /// The disk images; or IMAGE:VOLUME for one volume, or libvirt:DOMAIN
     #[arg(required = true, value_name = "IMAGE")]
-    pub images: Vec<PathBuf>,
+    pub images: Vec<OsString>,
 
     /// Format of the image [default: by its first bytes]
     #[arg(long, value_name = "raw|qcow2|vdi|vhd|vhdx|vmdk", hide_possible_values = true,
         value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
     pub format: Option<ImageFormat>,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -138,26 +145,56 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::Result<ExitCode> {
-    let request = ExamineRequest { images, format, with };
-    let Examined { disks, volumes } = examine(&request)?;
-    let images = request.images;
+/// Which images are looked at.
+fn request(images: Vec<OsString>, format: Option<ImageFormat>, disk: &DiskOptions) -> anyhow::Result<ExamineRequest> {
+    let (mut files, mut named) = (Vec::new(), None);
+    let is_single = images.len() == 1;
+    for image in images {
+        let path = PathBuf::from(&image);
+        if path.exists() || !image.as_bytes().contains(&b':') {
+            files.push(DiskFile { path, format, with: disk.with.clone() });
+            continue;
+        }
+        let Source::Disk { path, part } = Source::parse(&image)?.with(&disk.with)? else {
+            anyhow::bail!("{}: it is no disk image", shown(Path::new(&image)));
+        };
+        part.domain.iter().flat_map(|domain| &domain.notes).for_each(complain);
+        if let Which::Named(name) = &part.which {
+            anyhow::ensure!(is_single, "{}: name one volume, or several images", shown(Path::new(&image)));
+            named = Some(name.clone());
+        }
+        files.extend(part.files(&path).into_iter().map(|file| DiskFile { format: format.or(file.format), ..file }));
+    }
+    files.extend(disk.also.iter().map(|path| DiskFile { path: path.clone(), format, with: disk.with.clone() }));
+    Ok(ExamineRequest { images: files, named, keys: disk.keys()? })
+}
+
+fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::Result<ExitCode> {
+    let request = request(images, format, &disk)?;
+    let Examined { disks, volumes, subvolumes } = examine(&request)?;
+    let images: Vec<_> = request.images.iter().map(|image| image.path.clone()).collect();
     for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {
         disk.notes.iter().for_each(|note| complain(format_args!("{}: {note}", shown(image))));
     }
     volumes.notes.iter().for_each(complain);
+    // A key was given, and did not open everything.
+    let is_locked = volumes.list.iter().any(|volume| volume.kind == Kind::Luks && volume.bytes.is_err());
+    let status = if is_locked && !request.keys.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if json {
+        let listed = subvolumes.iter().flat_map(|(on, list)| list.iter().map(move |one| subvolume_as_json(on, one)));
+        let listed = listed.collect::<Vec<_>>().into();
         let above = volumes.list.iter().map(volume_as_json).collect::<Vec<_>>();
         let told = images.iter().zip(&disks).map(|(image, disk)| as_json(image, disk)).collect::<Vec<_>>();
         let whole = match <[Value; 1]>::try_from(told) {
             Ok([mut single]) => {
                 single["volumes"] = above.into();
+                single["subvolumes"] = listed;
                 single
             }
-            Err(several) => json!({ "images": several, "volumes": above }),
+            Err(several) => json!({ "images": several, "volumes": above, "subvolumes": listed }),
         };
         answer(serde_json::to_string_pretty(&whole)? + "\n")?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(status);
     }
     let mut text = String::new();
     for (image, disk) in images.iter().zip(&disks) {
@@ -172,13 +209,40 @@ fn list(ListArguments { images, format, with, json }: ListArguments) -> anyhow::
         let rows: Vec<_> = [heads].into_iter().chain(volumes.list.iter().map(volume_row)).collect();
         text += &columns(&rows, &[]);
     }
+    if !subvolumes.is_empty() {
+        text += "\n";
+        let heads = SUBVOLUME_HEADS.map(str::to_owned).to_vec();
+        let rows = subvolumes.iter().flat_map(|(on, list)| list.iter().map(move |one| subvolume_row(on, one)));
+        text += &columns(&[heads].into_iter().chain(rows).collect::<Vec<_>>(), &[]);
+    }
     answer(text)?;
     for volume in &volumes.list {
         if let Err(why) = &volume.bytes {
             complain(format_args!("{} cannot be read: {why}", volume.name));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
+}
+
+const SUBVOLUME_HEADS: [&str; 4] = ["SUBVOLUME", "ON", "ID", "KIND"];
+
+fn subvolume_row(on: &str, subvolume: &ListedSubvolume) -> Vec<String> {
+    let words =
+        [(subvolume.is_default, "default"), (subvolume.is_snapshot, "snapshot"), (subvolume.is_read_only, "read-only")];
+    let words: Vec<_> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    let kind = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
+    vec![shown(Path::new(OsStr::from_bytes(&subvolume.path))), on.to_owned(), subvolume.id.to_string(), kind]
+}
+
+fn subvolume_as_json(on: &str, subvolume: &ListedSubvolume) -> Value {
+    json!({
+        "path": String::from_utf8_lossy(&subvolume.path),
+        "on": on,
+        "id": subvolume.id,
+        "default": subvolume.is_default,
+        "snapshot": subvolume.is_snapshot,
+        "read_only": subvolume.is_read_only,
+    })
 }
 
 fn volume_as_json(volume: &Above) -> Value {

@@ -12,7 +12,6 @@ use anyhow::Context;
 use clap::Args;
 use inarch_format::{Algorithm, Compression, ImageOptions};
 use inarch_jobs::image::{self, ImageError, ImageEvent, ImageReport, ImageRequest, Stage};
-use inarch_jobs::source::Source;
 use inarch_jobs::{Events, JobError, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
@@ -94,7 +93,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;
     let request = ImageRequest {
-        source: Source::parse(&arguments.source)?.with(&arguments.filters.with)?,
+        source: arguments.filters.disk.source(&arguments.source)?,
         selection,
         output: arguments.output,
         format: arguments.format,

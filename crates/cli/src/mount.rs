@@ -17,6 +17,7 @@ use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
+use crate::disk_options::DiskOptions;
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
 use crate::signals::EndingSignals;
@@ -94,9 +95,9 @@ pub struct MountArguments {
     #[arg(long)]
     pub salvage: bool,
 
-    /// Let a disk image use FILE, which it names as its backing file, data file or extent; others are not opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     #[command(flatten)]
     pub cross: CrossArgument,
@@ -276,7 +277,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         io_uring,
         sandbox,
         salvage,
-        with,
+        disk,
         background,
         log,
         quiet,
@@ -294,7 +295,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
-    let source = Source::parse(&source)?.with(&with)?;
+    let source = disk.source(&source)?;
     if access.asks_for_writes() && writes == MountWrites::Through && !matches!(source, Source::Directory(_)) {
         anyhow::bail!(
             "--rw: archives and images are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"

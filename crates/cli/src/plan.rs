@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::plan::{self, PlanReport};
-use inarch_jobs::source::Source;
 use inarch_jobs::{DiskFormat, counted};
 
 use crate::arguments::one_of;
@@ -41,7 +40,7 @@ pub struct PlanArguments {
 
 /// Plans a disk, reads its first block and reports what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let source = Source::parse(&arguments.source)?.with(&arguments.filters.with)?;
+    let source = arguments.filters.disk.source(&arguments.source)?;
     let report = plan::plan(&source, &arguments.filters.reproducible_selection()?, arguments.format)?;
     let text = if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&report) };
     answer(text)?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::disk_options::DiskOptions;
 use anyhow::Context;
 use clap::Args;
 use inarch_jobs::share::Submounts;
@@ -15,7 +16,7 @@ pub const SRC_HELP: &str = "\
 A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as \
 'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images; \
 a disk image with a file system that inarch reads; or IMAGE[:VOLUME][:/PATH], a volume of a disk (1, /dev/sda1, LABEL=root, UUID=...; by default the \
-whole guest as its fstab has it) and a directory in it. Files are told apart by their content.";
+whole guest as its fstab has it; VOLUME@SUBVOL is a Btrfs subvolume of it) and a directory in it; libvirt:DOMAIN for all disks of a virtual machine of libvirt. Files are told apart by their content.";
 
 /// Filters, owners, times and labels.
 #[derive(Args, Debug, Clone, Default, PartialEq)]
@@ -61,9 +62,9 @@ pub struct SourceArguments {
     #[arg(long)]
     pub salvage: bool,
 
-    /// Let a disk image use FILE, which it names as its backing file, data file or extent; others are not opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Label files (security.selinux) by the rules of FILE, a policy's file_contexts
     #[arg(long, value_name = "FILE")]
@@ -119,7 +120,7 @@ impl SourceArguments {
             owners: OwnerArguments::default(),
             cross: false,
             salvage: false,
-            with: Vec::new(),
+            disk: DiskOptions::default(),
             ..self.clone()
         }
         .is_all()

@@ -20,7 +20,7 @@ use inarch_block::read_backing;
 use inarch_confine::Parse;
 
 use crate::tests::Bytes;
-use crate::{Above, Piece, Volumes, above};
+use crate::{Above, Keys, Names, Piece, Volumes, above};
 
 const BLOCK: usize = 4096;
 
@@ -71,10 +71,13 @@ fn block(number: u64) -> Vec<u8> {
 }
 
 fn found(pieces: &[(&str, Vec<u8>)]) -> Volumes {
-    let piece =
-        |(name, bytes): &(&str, Vec<u8>)| Piece { name: (*name).to_owned(), backing: Arc::new(Bytes(bytes.clone())) };
+    let piece = |(name, bytes): &(&str, Vec<u8>)| Piece {
+        name: (*name).to_owned(),
+        names: Names::default(),
+        backing: Arc::new(Bytes(bytes.clone())),
+    };
     let pieces: Vec<Piece> = pieces.iter().map(piece).collect();
-    Parse::new().run(|parsing| above(parsing, &pieces), || {}).unwrap().unwrap()
+    Parse::new().run(|parsing| above(parsing, &pieces, &Keys::default()), || {}).unwrap().unwrap()
 }
 
 fn of_golden(text: &str, names: &[&'static str]) -> Volumes {
@@ -171,7 +174,7 @@ fn logical_volumes_are_read_as_linux_lays_them_out() {
         (Some("VZTezY-otww-aaf1-YFVL-46Bu-qtPi-6qJiod"), &["lvm.a".into(), "lvm.b".into()][..])
     );
     for (name, why) in
-        [("snap", "snapshots are not read"), ("thin", "'thin' are not read"), ("pool", "'thin-pool' are")]
+        [("snap", "snapshots are not read"), ("thin", "was never written"), ("pool", "pool of thin volumes")]
     {
         assert!(reason(named(&told, &format!("/dev/vg/{name}"))).contains(why));
     }

@@ -3,7 +3,7 @@
 //! [`examine`] reads the partition table, if there is one ([`gpt`], [`mbr`]), and tells what each part holds by the first
 //! bytes of its content ([`signature`]): a file system, swap space, a part of a volume group. A [`Window`] makes a backing
 //! of a part, for the readers of file systems. A [`container`] makes a disk of an image that is not raw. [`above()`] finds what
-//! lies above the parts of one or several disks: the logical volumes of LVM and the arrays of MD. [`table`] and [`new_qcow2`]
+//! lies above the parts of one or several disks: the logical volumes of LVM, the arrays of MD and LUKS volumes. [`table`] and [`new_qcow2`]
 //! plan new partition tables and empty images.
 //!
 //! Images are hostile: all numbers are checked, nothing is allocated by what an image claims, and no chain is followed
@@ -32,10 +32,13 @@ pub mod container;
 mod gpt;
 pub mod guest;
 mod identifiers;
+mod keys;
+mod luks;
 mod lvm;
 mod mapped;
 mod mbr;
 mod md;
+mod names;
 pub mod new_qcow2;
 mod read;
 mod signature;
@@ -49,10 +52,12 @@ mod window;
 use std::io;
 use std::sync::Arc;
 
-pub use above::{Above, Piece, Volumes, above};
+pub use above::{Above, Kind, Piece, Volumes, above};
 pub use identifiers::guid;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
+pub use keys::{Key, Keys};
+pub use names::Names;
 pub use signature::Signature;
 pub use space::{Space, space};
 pub use volumes::{DiskVolume, volumes};
@@ -106,14 +111,25 @@ impl TableKind {
 impl Disk {
     /// What may hold volumes, for [`above()`]: the partitions, or the whole disk if it has none. They are called
     /// `NAME:NUMBER`, and the whole disk `NAME`.
-    pub fn pieces(&self, image: &Arc<dyn Backing>, name: &str) -> Vec<Piece> {
+    /// `number` is that of the disk among a guest's disks, from 0.
+    pub fn pieces(&self, image: &Arc<dyn Backing>, number: usize, name: &str) -> Vec<Piece> {
         if self.table.is_none() {
-            return vec![Piece { name: name.to_owned(), backing: Arc::clone(image) }];
+            let names = Names { disk: number, content: self.content.clone(), ..Names::default() };
+            return vec![Piece { name: name.to_owned(), names, backing: Arc::clone(image) }];
         }
         let is_within = |part: &&Part| part.start.checked_add(part.length).is_some_and(|end| end <= self.size);
         let parts = self.parts.iter().filter(is_within).filter(|part| part.type_name != Some("extended"));
         let piece = |part: &Part| Piece {
             name: format!("{name}:{}", part.number),
+            names: Names {
+                disk: number,
+                part: Some(part.number),
+                start: Some(part.start),
+                part_id: part.id.clone(),
+                part_name: part.name.clone(),
+                content: part.content.clone(),
+                ..Names::default()
+            },
             backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
         };
         parts.map(piece).collect()

@@ -1,4 +1,4 @@
-//! The volumes of a disk, and the names that guests and users have for them.
+//! The volumes of a guest's disks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,257 +6,68 @@ use std::sync::Arc;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 
-use crate::{Disk, DiskError, Signature, Window, above, examine};
+use crate::above::Kind;
+use crate::{Above, DiskError, Keys, Names, Piece, Signature, above, examine};
 
 /// What can hold a file system: a partition, a whole disk that has no partition table, or a volume that lies on those.
 pub struct DiskVolume {
-    /// Which of several disks it is on, from 0.
-    pub disk: usize,
-    /// Its number in the disk's partition table; `None` for a whole disk and for what lies above.
-    pub part: Option<u32>,
-    /// The name of a logical volume or an array, `/dev/GROUP/VOLUME` or `/dev/md/NAME`.
-    pub above: Option<String>,
-    /// What it holds, if that is known.
-    pub content: Option<Signature>,
+    /// What it is called by, and what it holds.
+    pub names: Names,
     /// Its bytes.
     pub backing: Arc<dyn Backing>,
-    /// Where a partition starts on its disk, in bytes.
-    pub start: Option<u64>,
-    /// `PARTUUID`.
-    part_id: Option<String>,
-    /// `PARTLABEL`.
-    part_name: Option<String>,
+    /// Why it is not opened, if it is a LUKS volume.
+    pub locked: Option<String>,
 }
 
-/// The volumes of a disk: partitions by where they start, then arrays and logical volumes that can be read. Extended partitions are
-/// none: their parts are. Nor are the members of an array that can be read, as those of a mirror look like it.
+/// The volumes of a guest's disks: of each disk the partitions by where they start, then arrays, opened LUKS volumes and logical volumes that can
+/// be read. Extended partitions are none: their parts are. Nor are the members of an array that can be read, as those of a mirror look like it, and
+/// what an opened LUKS volume lies in.
 ///
 /// # Errors
 /// As [`examine`].
-pub fn volumes(parsing: Parsing, disk: usize, image: &Arc<dyn Backing>) -> Result<Vec<DiskVolume>, DiskError> {
-    let examined = examine(parsing, image)?;
-    let found = above(parsing, &examined.pieces(image, ""))?.list;
-    let Disk { table, parts, content, .. } = examined;
-    let whole = table.is_none().then(|| {
-        let backing = Arc::clone(image);
-        DiskVolume { disk, part: None, above: None, content, backing, start: None, part_id: None, part_name: None }
-    });
-    let volume = |part: crate::Part| DiskVolume {
-        disk,
-        part: Some(part.number),
-        above: None,
-        content: part.content,
-        start: Some(part.start),
-        backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
-        part_id: part.id,
-        part_name: part.name,
+pub fn volumes(parsing: Parsing, disks: &[Arc<dyn Backing>], keys: &Keys) -> Result<Vec<DiskVolume>, DiskError> {
+    let mut pieces = Vec::new();
+    for (number, image) in disks.iter().enumerate() {
+        let examined = examine(parsing, image)?;
+        let name = number.to_string();
+        pieces.extend(examined.pieces(image, number, &name));
+    }
+    let found = above(parsing, &pieces, keys)?.list;
+    let hides = |volume: &&Above| volume.kind != Kind::Logical && volume.bytes.is_ok();
+    let hidden: HashSet<&str> = found.iter().filter(hides).flat_map(|volume| &volume.on).map(String::as_str).collect();
+    let locked = |name: &str| {
+        let of_it = found.iter().find(|volume| volume.kind == Kind::Luks && volume.on.iter().any(|on| on == name));
+        of_it.and_then(|volume| volume.bytes.as_ref().err().cloned())
     };
-    let arrays = found.iter().filter(|volume| volume.is_array && volume.bytes.is_ok());
-    let members: HashSet<&str> = arrays.flat_map(|array| &array.on).map(String::as_str).collect();
-    let is_member =
-        |volume: &DiskVolume| members.contains(&*volume.part.map_or_else(String::new, |part| format!(":{part}")));
-    let mut volumes: Vec<_> = whole.into_iter().chain(parts.into_iter().map(volume)).collect();
-    volumes.retain(|volume| !is_member(volume));
-    volumes.extend(found.iter().filter_map(|volume| {
-        let (above, content) = (Some(volume.name.clone()), volume.content.clone());
-        let backing = Arc::clone(volume.bytes.as_ref().ok()?);
-        Some(DiskVolume { disk, part: None, above, content, backing, start: None, part_id: None, part_name: None })
-    }));
+    let mut volumes = Vec::new();
+    for Piece { name, names, backing } in pieces {
+        if !hidden.contains(&*name) {
+            volumes.push(DiskVolume { names, backing, locked: locked(&name) });
+        }
+    }
+    for volume in &found {
+        let Ok(backing) = &volume.bytes else { continue };
+        if !hidden.contains(&*volume.name) {
+            let (names, backing) = (volume.names(), Arc::clone(backing));
+            volumes.push(DiskVolume { names, backing, locked: locked(&volume.name) });
+        }
+    }
     Ok(volumes)
 }
 
 impl DiskVolume {
     /// The name that a guest with SCSI or SATA disks has for it: `/dev/sda1`, `/dev/vg/root`.
     pub fn name(&self) -> String {
-        if let Some(name) = &self.above {
-            return name.clone();
-        }
-        let part = self.part.map_or_else(String::new, |part| part.to_string());
-        format!("/dev/sd{}{part}", letters(self.disk))
+        self.names.device()
     }
 
-    /// Whether it is the partition that Windows names by the signature of a disk's master boot record and the byte at which it starts.
-    pub fn is_at(&self, signature: u32, start: u64) -> bool {
-        let disk = self.part_id.as_deref().and_then(|id| id.split_once('-')).map(|(disk, _)| disk);
-        self.start == Some(start) && disk == Some(&format!("{signature:08x}"))
-    }
-
-    /// Whether `name` means this volume: a number, a device's name of any usual kind of disk, or `LABEL=`, `UUID=`, `PARTLABEL=`, `PARTUUID=` as
-    /// in fstab(5), or the same as a link below /dev/disk.
+    /// As [`Names::answer_to`].
     pub fn answers_to(&self, name: &str) -> bool {
-        let content = self.content.as_ref();
-        let label = content.and_then(|content| content.label.as_deref());
-        let uuid = content.and_then(|content| content.uuid.as_deref());
-        let (id, part_name) = (self.part_id.as_deref(), self.part_name.as_deref());
-        let is = |of: Option<&str>, wanted: &str| of.is_some_and(|of| of == wanted.trim_matches('"'));
-        let is_id =
-            |of: Option<&str>, wanted: &str| of.is_some_and(|of| of.eq_ignore_ascii_case(wanted.trim_matches('"')));
-        if let Some((tag, wanted)) = name.split_once('=') {
-            return match tag {
-                "LABEL" => is(label, wanted),
-                "UUID" => is_id(uuid, wanted),
-                "PARTLABEL" => is(part_name, wanted),
-                "PARTUUID" => is_id(id, wanted),
-                _ => false,
-            };
-        }
-        if let Some((tag, wanted)) = name.strip_prefix("/dev/disk/by-").and_then(|link| link.split_once('/')) {
-            let wanted = &*unescaped(wanted);
-            return match tag {
-                "label" => is(label, wanted),
-                "uuid" => is_id(uuid, wanted),
-                "partlabel" => is(part_name, wanted),
-                "partuuid" => is_id(id, wanted),
-                _ => false,
-            };
-        }
-        if let Some(own) = &self.above {
-            return is_name_above(own, name);
-        }
-        match (self.part, name.parse::<u32>()) {
-            (Some(part), Ok(wanted)) => self.disk == 0 && part == wanted,
-            _ => device(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
-        }
-    }
-}
-
-/// Whether a name means the array or logical volume `own`: with or without `/dev/`, and as the device mapper writes it, with hyphens
-/// doubled and one between group and volume.
-fn is_name_above(own: &str, name: &str) -> bool {
-    let (own, name) = (own.strip_prefix("/dev/").unwrap_or(own), name.strip_prefix("/dev/").unwrap_or(name));
-    let Some((group, volume)) = own.split_once('/') else { return own == name };
-    let mapped = || format!("mapper/{}-{}", group.replace('-', "--"), volume.replace('-', "--"));
-    let is_number = group == "md" && volume.bytes().all(|byte| byte.is_ascii_digit());
-    own == name || mapped() == name || (is_number && name == format!("md{volume}"))
-}
-
-/// `a` for 0, `z` for 25, `aa` for 26: `sd_format_disk_name` of Linux's drivers/scsi/sd.c.
-fn letters(disk: usize) -> String {
-    let last = char::from(b'a' + u8::try_from(disk % 26).unwrap_or_default());
-    match disk / 26 {
-        0 => last.to_string(),
-        more => letters(more - 1) + &last.to_string(),
-    }
-}
-
-/// The disk (from 0) and the partition of a device's name, with or without `/dev/`: `sda1`, `vdb`, `hda`, `xvda2`, `nvme0n1p3`, `mmcblk0p1`.
-fn device(name: &str) -> Option<(usize, Option<u32>)> {
-    let name = name.strip_prefix("/dev/").unwrap_or(name);
-    if let Some(numbers) = name.strip_prefix("nvme").or_else(|| name.strip_prefix("mmcblk")) {
-        let (disk, part) = numbers.split_once('p').map_or((numbers, None), |(disk, part)| (disk, Some(part)));
-        let disk = disk.strip_suffix("n1").unwrap_or(disk).parse().ok()?;
-        return Some((disk, part.map(str::parse).transpose().ok()?));
-    }
-    let rest = ["sd", "vd", "hd", "xvd"].into_iter().find_map(|kind| name.strip_prefix(kind))?;
-    let end = rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len());
-    let (letters, part) = rest.split_at_checked(end)?;
-    if !(1..=2).contains(&letters.len()) {
-        return None;
-    }
-    let disk = letters.bytes().fold(0, |disk, letter| disk * 26 + usize::from(letter - b'a') + 1) - 1;
-    let part = if part.is_empty() { None } else { Some(part.parse().ok()?) };
-    Some((disk, part))
-}
-
-/// A name below /dev/disk/by-label without the escapes that udev gives it: `\x20` for a space.
-fn unescaped(name: &str) -> String {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some(at) = rest.find("\\x") {
-        let (before, escape) = rest.split_at_checked(at).unwrap_or((rest, ""));
-        bytes.extend_from_slice(before.as_bytes());
-        match escape.get(2..4).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = escape.get(4..).unwrap_or_default();
-            }
-            None => {
-                bytes.extend_from_slice(b"\\x");
-                rest = escape.get(2..).unwrap_or_default();
-            }
-        }
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_volume_has_the_names_that_guests_have_for_it() {
-        let content = Signature {
-            format: "ext4",
-            label: Some("my root".to_owned()),
-            uuid: Some("0f2e4a10-9d4b-4f36-8d3c-1f4a1b6f0c11".to_owned()),
-        };
-        let file = tempfile::tempfile().unwrap();
-        let backing = Arc::new(inarch_block::BackingFile::new(file, "disk".into()).unwrap());
-        let volume = DiskVolume {
-            disk: 1,
-            part: Some(12),
-            above: None,
-            content: Some(content),
-            backing,
-            start: Some(1 << 20),
-            part_id: Some("0F3A-1".to_owned()),
-            part_name: Some("root".to_owned()),
-        };
-        assert_eq!(volume.name(), "/dev/sdb12");
-        for name in [
-            "/dev/sdb12",
-            "vdb12",
-            "/dev/xvdb12",
-            "hdb12",
-            "/dev/nvme1n1p12",
-            "mmcblk1p12",
-            "LABEL=my root",
-            "LABEL=\"my root\"",
-            "UUID=0F2E4A10-9d4b-4f36-8d3c-1f4a1b6f0c11",
-            "PARTUUID=0f3a-1",
-            "PARTLABEL=root",
-            r"/dev/disk/by-label/my\x20root",
-            "/dev/disk/by-partlabel/root",
-        ] {
-            assert!(volume.answers_to(name), "{name}");
-        }
-        for name in [
-            "12",
-            "/dev/sda12",
-            "/dev/sdb1",
-            "sdb",
-            "LABEL=root",
-            "UUID=",
-            "",
-            "/dev/",
-            "/dev/sd12",
-            "ID=1",
-            "/dev/sdb12x",
-            "nvmen1p",
-        ] {
-            assert!(!volume.answers_to(name), "{name}");
-        }
-        let first = DiskVolume { disk: 0, ..volume };
-        assert!(first.answers_to("12") && first.answers_to("sda12"));
-        let above = DiskVolume { part: None, above: Some("/dev/my-group/root".to_owned()), ..first };
-        for name in ["/dev/my-group/root", "my-group/root", "/dev/mapper/my--group-root", "LABEL=my root"] {
-            assert!(above.answers_to(name), "{name}");
-        }
-        assert!(
-            !above.answers_to("sda")
-                && !above.answers_to("/dev/mapper/my-group-root")
-                && above.name() == "/dev/my-group/root"
-        );
-        assert!(is_name_above("/dev/md/0", "/dev/md0") && is_name_above("/dev/md127", "md127"));
+        self.names.answer_to(name)
     }
 
-    #[test]
-    fn disks_have_letters_as_in_linux() {
-        for (disk, name) in [(0, "a"), (25, "z"), (26, "aa"), (27, "ab"), (701, "zz")] {
-            assert_eq!(letters(disk), name);
-            assert_eq!(device(&format!("sd{name}")), Some((disk, None)));
-        }
-        assert_eq!(unescaped(r"a\x2fb\xzz\x"), r"a/b\xzz\x");
+    /// What it holds, if that is known.
+    pub fn content(&self) -> Option<&Signature> {
+        self.names.content.as_ref()
     }
 }

@@ -32,6 +32,7 @@ pub mod cpio;
 pub mod erofs;
 pub mod exfat;
 pub mod ext4;
+pub mod f2fs;
 pub mod fat;
 mod host;
 pub mod iso9660;

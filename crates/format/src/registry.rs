@@ -11,7 +11,8 @@ use inarch_volume::Volume;
 
 use crate::probe::Likeness;
 use crate::{
-    Damage, Format, ReadError, TreeAndContent, btrfs, cpio, erofs, exfat, ext4, fat, iso9660, ntfs, squashfs, tar, xfs,
+    Damage, Format, ReadError, TreeAndContent, btrfs, cpio, erofs, exfat, ext4, f2fs, fat, iso9660, ntfs, squashfs,
+    tar, xfs,
 };
 
 /// Opens the file system on a backing.
@@ -67,12 +68,13 @@ impl fmt::Debug for Reader {
 }
 
 /// Every reader, in the order of messages.
-static READERS: [Reader; 9] = [
+static READERS: [Reader; 10] = [
     ext4::READER,
     erofs::READER,
     squashfs::READER,
     xfs::READER,
     btrfs::READER,
+    f2fs::READER,
     fat::READER,
     exfat::READER,
     iso9660::READER,

@@ -1,13 +1,17 @@
 //! `inarch disk`: looks at disk images. Nothing is written to them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use inarch_confine::Parsing;
-pub use inarch_disk::{Above, Disk, DiskError, Part, Signature, Table, TableKind, Volumes};
+use inarch_disk::Piece;
+pub use inarch_disk::{Above, Disk, DiskError, Kind, Part, Signature, Table, TableKind, Volumes};
+use inarch_format::btrfs;
+pub use inarch_format::btrfs::ListedSubvolume;
 use inarch_format::probe::{Found, container, probe};
 
 use crate::path_error::PathError;
-use crate::source::{ContainerError, DiskImage, ImageFormat, OpenedDisk, parse};
+use crate::source::{ContainerError, DiskFile, DiskImage, ImageFormat, Keys, OpenedDisk, parse};
 use crate::text::shown;
 
 /// Why a disk image cannot be looked at.
@@ -40,6 +44,16 @@ pub enum ExamineError {
         /// What it is, and what to do.
         found: String,
     },
+    /// There is no volume of that name.
+    #[error("{}: it has no volume '{name}'; it has {there}", shown(path))]
+    NoVolume {
+        /// The image.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The volumes that there are.
+        there: String,
+    },
     /// The volumes on the images cannot be read.
     #[error(transparent)]
     Volumes(DiskError),
@@ -52,11 +66,11 @@ pub enum ExamineError {
 #[derive(Clone, Debug)]
 pub struct ExamineRequest {
     /// The images.
-    pub images: Vec<PathBuf>,
-    /// Their format; found out by their first bytes if it is not given.
-    pub format: Option<ImageFormat>,
-    /// Files that they may name: backing files, data files, extents. They get no others.
-    pub with: Vec<PathBuf>,
+    pub images: Vec<DiskFile>,
+    /// The only volume that is wanted, by one of its names.
+    pub named: Option<String>,
+    /// What opens encrypted volumes.
+    pub keys: Keys,
 }
 
 /// What is on some images.
@@ -65,6 +79,8 @@ pub struct Examined {
     pub disks: Vec<ExaminedDisk>,
     /// The volumes on all of them together.
     pub volumes: Volumes,
+    /// The subvolumes of each Btrfs that has some, by what it lies on.
+    pub subvolumes: Vec<(String, Vec<ListedSubvolume>)>,
 }
 
 /// What is on one image.
@@ -82,25 +98,72 @@ pub struct ExaminedDisk {
 /// # Errors
 /// See [`ExamineError`].
 pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
-    let open = |path: &PathBuf| Ok((path.clone(), DiskImage::open(path, &request.with)?));
+    let open = |file: &DiskFile| Ok((file.clone(), DiskImage::open(file)?));
     let images = request.images.iter().map(open).collect::<Result<Vec<_>, PathError>>()?;
     parse(|parsing| {
         let (mut disks, mut pieces) = (Vec::new(), Vec::new());
-        let mut unused = request.with.clone();
-        for (path, image) in images {
-            let opened = image.disk(parsing, request.format);
+        let mut unused: Vec<PathBuf> = request.images.iter().flat_map(|file| file.with.clone()).collect();
+        unused.sort();
+        unused.dedup();
+        for (number, (DiskFile { path, format, with }, image)) in images.into_iter().enumerate() {
+            let opened = image.disk(parsing);
             let opened = opened.map_err(|error| ExamineError::Container { path: path.clone(), error })?;
-            unused.retain(|path| opened.unused.contains(path));
-            let disk = examine_one(parsing, &path, &opened, request.format.is_none())?;
-            pieces.extend(disk.pieces(&opened.disk, &shown(&path)));
+            unused.retain(|path| opened.unused.contains(path) || !with.contains(path));
+            let disk = examine_one(parsing, &path, &opened, format.is_none())?;
+            pieces.extend(disk.pieces(&opened.disk, number, &shown(&path)));
             disks.push(ExaminedDisk { format: opened.format, disk });
         }
-        let mut volumes = inarch_disk::above(parsing, &pieces).map_err(ExamineError::Volumes)?;
+        let mut volumes = inarch_disk::above(parsing, &pieces, &request.keys).map_err(ExamineError::Volumes)?;
         let unused =
             unused.iter().map(|path| format!("no image asks for {}, which was given with --with", shown(path)));
         volumes.notes.extend(unused);
-        Ok(Examined { disks, volumes })
+        if let Some(name) = &request.named {
+            narrow(name, &mut disks, &mut pieces, &mut volumes).map_err(|there| ExamineError::NoVolume {
+                path: request.images.first().map(|image| image.path.clone()).unwrap_or_default(),
+                name: name.clone(),
+                there,
+            })?;
+        }
+        let subvolumes = subvolumes(parsing, &pieces, &volumes);
+        Ok(Examined { disks, volumes, subvolumes })
     })?
+}
+
+/// Leaves what the volume is that is called `name`, and what lies on it. The error says what there is.
+fn narrow(
+    name: &str,
+    disks: &mut [ExaminedDisk],
+    pieces: &mut Vec<Piece>,
+    volumes: &mut Volumes,
+) -> Result<(), String> {
+    let of_pieces = pieces.iter().map(|piece| piece.names.device());
+    let there: Vec<_> = of_pieces.chain(volumes.list.iter().map(|volume| volume.name.clone())).collect();
+    pieces.retain(|piece| piece.names.answer_to(name));
+    let is_on = |volume: &Above| volume.on.iter().any(|on| pieces.iter().any(|piece| piece.name == *on));
+    volumes.list.retain(|volume| volume.names().answer_to(name) || is_on(volume));
+    if pieces.is_empty() && volumes.list.is_empty() {
+        return Err(there.join(", "));
+    }
+    for (number, examined) in disks.iter_mut().enumerate() {
+        let is_left = |part: &Part| {
+            pieces.iter().any(|piece| (piece.names.disk, piece.names.part) == (number, Some(part.number)))
+        };
+        examined.disk.parts.retain(is_left);
+    }
+    Ok(())
+}
+
+fn subvolumes(parsing: Parsing, pieces: &[Piece], volumes: &Volumes) -> Vec<(String, Vec<ListedSubvolume>)> {
+    let is_btrfs = |content: Option<&Signature>| content.is_some_and(|content| content.format == "btrfs");
+    let of_pieces = pieces.iter().filter(|piece| is_btrfs(piece.names.content.as_ref()));
+    let of_pieces = of_pieces.map(|piece| (&piece.name, &piece.backing));
+    let above = volumes.list.iter().filter(|volume| is_btrfs(volume.content.as_ref()));
+    let above = above.filter_map(|volume| Some((&volume.name, volume.bytes.as_ref().ok()?)));
+    // What is damaged is found out when it is read.
+    let listed = of_pieces
+        .chain(above)
+        .map(|(name, backing)| (name.clone(), btrfs::subvolumes(parsing, Arc::clone(backing)).unwrap_or_default()));
+    listed.filter(|(_, subvolumes)| !subvolumes.is_empty()).collect()
 }
 
 fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {

@@ -5,7 +5,7 @@
 mod path;
 mod place;
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use inarch_confine::{Parse, Parsing};
 pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
 
 use crate::path_error::PathError;
-use crate::source::DiskImage;
+use crate::source::{DiskPart, FileKind, Keys, Source, SourceError};
 use crate::text::shown;
 use path::{Root, Wanted};
 pub(crate) use place::{Found, Place, hives};
@@ -41,6 +41,9 @@ pub enum RegistryError {
         /// What there is not, and what to do.
         reason: String,
     },
+    /// It is no source.
+    #[error(transparent)]
+    Source(#[from] Box<SourceError>),
     /// No thread could be confined to read it.
     #[error(transparent)]
     Thread(#[from] crate::source::OpenError),
@@ -49,8 +52,14 @@ pub enum RegistryError {
 /// What to read.
 #[derive(Clone, Debug)]
 pub struct RegistryRequest {
-    /// A hive, a directory of a Windows system (the one that has `Windows`), or a disk image.
+    /// A hive, a directory of a Windows system (the one that has `Windows`), a disk image, or a volume of one.
     pub source: PathBuf,
+    /// Files that the image may name. It gets no others.
+    pub with: Vec<PathBuf>,
+    /// Further disks of the same guest.
+    pub also: Vec<PathBuf>,
+    /// What opens the disk's encrypted volumes.
+    pub keys: Keys,
     /// A key: `HKLM\SYSTEM\Select`; in a hive also without the names that lead to it.
     pub key: String,
     /// The hive's transaction logs; if there are none, those beside it.
@@ -80,30 +89,54 @@ pub fn read<T: Send>(
 ) -> Result<T, RegistryError> {
     let source = &*request.source;
     let wanted = Wanted::parse(&request.key);
-    let is_directory = source.metadata().map_err(|error| PathError::new(source, "cannot open it", error))?.is_dir();
-    if is_directory {
+    let kind = source.metadata().map(|metadata| metadata.file_type());
+    if kind.as_ref().is_ok_and(FileType::is_dir) {
         let found = place::hives(&Place::Host(source.to_owned())).map_err(|error| nothing(source, error))?;
         return parse(|parsing| of_machine(parsing, source, &wanted, &found, look), meanwhile)?;
     }
-    let file = open(source)?;
-    let image = DiskImage::open(source, &[])?;
-    let logs = match request.logs.is_empty() {
-        false => request.logs.iter().map(|log| open(log)).collect::<Result<Vec<_>, RegistryError>>()?,
-        true => place::host_logs(source),
-    };
+    if kind.is_ok_and(|kind| kind.is_file()) && is_hive(source)? {
+        let file = open(source)?;
+        let logs = match request.logs.is_empty() {
+            false => request.logs.iter().map(|log| open(log)).collect::<Result<Vec<_>, RegistryError>>()?,
+            true => place::host_logs(source),
+        };
+        let read = |parsing| {
+            let fail = |error| RegistryError::Hive { path: source.to_owned(), error };
+            let hive = Hive::open(parsing, file, &logs).map_err(fail)?;
+            let above = wanted.above().or_else(|| path::usual_root(source));
+            in_hive(source, &hive, above, wanted.within_hive(), look)
+        };
+        return parse(read, meanwhile)?;
+    }
+    let (path, part) = disk(request)?;
+    let images = part.open(&path)?;
     let read = |parsing| {
-        let mut magic = [0; 4];
-        let is_hive = read_backing(&*file, 0, &mut magic).is_ok() && magic == *b"regf";
-        if !is_hive {
-            let found = place::hives_in_image(parsing, image).map_err(|error| nothing(source, error))?;
-            return of_machine(parsing, source, &wanted, &found, look);
-        }
-        let fail = |error| RegistryError::Hive { path: source.to_owned(), error };
-        let hive = Hive::open(parsing, file, &logs).map_err(fail)?;
-        let above = wanted.above().or_else(|| path::usual_root(source));
-        in_hive(source, &hive, above, wanted.within_hive(), look)
+        let found = place::hives_in_image(parsing, images, &part).map_err(|error| nothing(&path, error))?;
+        of_machine(parsing, source, &wanted, &found, look)
     };
     parse(read, meanwhile)?
+}
+
+/// Whether a file begins as a hive does.
+fn is_hive(path: &Path) -> Result<bool, RegistryError> {
+    let file = open(path)?;
+    let mut magic = [0; 4];
+    Ok(parse(|_| read_backing(&*file, 0, &mut magic).is_ok() && magic == *b"regf", || {})?)
+}
+
+/// The disk image that is named, and what of it.
+fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryError> {
+    let none = || nothing(&request.source, "no hive, and no disk image with a file system that can be read".to_owned());
+    let source = match Source::parse(request.source.as_os_str()) {
+        Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => return Err(none()),
+        source => source.map_err(Box::new)?,
+    };
+    let source = source.with(&request.with).and_then(|source| source.also(&request.also));
+    match source.and_then(|source| source.keys(request.keys.clone())).map_err(Box::new)? {
+        Source::Disk { path, part } => Ok((path, part)),
+        Source::File { path, kind: FileKind::Volume(_) } => Ok((path, Box::default())),
+        _ => Err(none()),
+    }
 }
 
 fn parse<T: Send>(

@@ -2,6 +2,7 @@
 
 mod disk;
 mod disk_image;
+mod domain;
 mod error;
 mod foreign;
 pub(crate) mod identity;
@@ -17,14 +18,18 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
+use crate::path_error::PathError;
 use crate::text::shown;
 pub use disk::OpenDiskError;
-pub(crate) use disk::{file_system, with_volumes};
+pub(crate) use disk::{file_system, volumes, with_volumes};
+pub use disk_image::DiskFile;
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub(crate) use disk_image::{DiskImage, OpenedDisk};
+pub use domain::Domain;
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use inarch_disk::guest::Which;
+pub use inarch_disk::{Key, Keys};
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
@@ -71,13 +76,47 @@ pub struct DiskPart {
     pub which: Which,
     /// The directory of it that is the tree's root; empty for the whole.
     pub within: PathBuf,
-    /// Files that the image may name: backing files, data files, extents. It gets no others.
+    /// Its format, if that is known: that which libvirt has for it.
+    pub format: Option<ImageFormat>,
+    /// Files that the images may name: backing files, data files, extents. They get no others.
     pub with: Vec<PathBuf>,
+    /// Further disks of the same guest.
+    pub others: Vec<DiskFile>,
+    /// The domain of libvirt whose disks these are.
+    pub domain: Option<Domain>,
+    /// What opens its encrypted volumes.
+    pub keys: Keys,
+}
+
+impl Default for DiskPart {
+    /// The whole guest.
+    fn default() -> DiskPart {
+        DiskPart {
+            which: Which::Auto,
+            within: PathBuf::new(),
+            format: None,
+            with: Vec::new(),
+            others: Vec::new(),
+            domain: None,
+            keys: Keys::default(),
+        }
+    }
 }
 
 impl DiskPart {
     fn new(which: Which, within: PathBuf) -> Box<DiskPart> {
-        Box::new(DiskPart { which, within, with: Vec::new() })
+        Box::new(DiskPart { which, within, ..DiskPart::default() })
+    }
+
+    /// The files of all disks; `path` is that of the first.
+    pub fn files(&self, path: &Path) -> Vec<DiskFile> {
+        let first = DiskFile { path: path.to_owned(), format: self.format, with: self.with.clone() };
+        [first].into_iter().chain(self.others.iter().cloned()).collect()
+    }
+
+    /// Opens them.
+    pub(crate) fn open(&self, path: &Path) -> Result<Vec<DiskImage>, PathError> {
+        self.files(path).iter().map(DiskImage::open).collect()
     }
 }
 
@@ -110,6 +149,26 @@ pub enum SourceError {
         /// What was named.
         path: PathBuf,
     },
+    /// Nothing in it is encrypted.
+    #[error("{}: it is no disk image with encrypted volumes; leave --key out", shown(path))]
+    NoKeys {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// It has no other disks.
+    #[error("{}: it is no disk image that another disk belongs to; leave --also out", shown(path))]
+    NoDisks {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// A domain of libvirt has no disks that can be read.
+    #[error("libvirt:{}: {reason}", shown(Path::new(name)))]
+    Domain {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// It is something else.
     #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
@@ -136,6 +195,9 @@ impl Source {
         }
         if let Some(image) = text.as_bytes().strip_prefix(b"oci:") {
             return container_image(OsStr::from_bytes(image));
+        }
+        if let Some(domain) = text.as_bytes().strip_prefix(b"libvirt:") {
+            return domain::source(domain);
         }
         let path = PathBuf::from(text);
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
@@ -177,8 +239,10 @@ impl Source {
     pub fn with(self, files: &[PathBuf]) -> Result<Source, SourceError> {
         match self {
             other if files.is_empty() => Ok(other),
-            Source::Disk { path, part } => {
-                Ok(Source::Disk { path, part: Box::new(DiskPart { with: files.to_vec(), ..*part }) })
+            Source::Disk { path, mut part } => {
+                part.with.extend_from_slice(files);
+                part.others.iter_mut().for_each(|disk| disk.with.extend_from_slice(files));
+                Ok(Source::Disk { path, part })
             }
             other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
         }
@@ -204,6 +268,33 @@ impl Source {
         }
     }
 
+    /// Names further disks of the guest whose disk this is.
+    ///
+    /// # Errors
+    /// It is no disk image.
+    pub fn also(self, disks: &[PathBuf]) -> Result<Source, SourceError> {
+        let (path, mut part) = match self {
+            other if disks.is_empty() => return Ok(other),
+            Source::Disk { path, part } => (path, part),
+            Source::File { path, kind: FileKind::Volume(_) } => (path, Box::default()),
+            other => return Err(SourceError::NoDisks { path: other.path().to_owned() }),
+        };
+        part.others.extend(disks.iter().map(|path| DiskFile { path: path.clone(), format: None, with: Vec::new() }));
+        Ok(Source::Disk { path, part })
+    }
+
+    /// Names keys for a disk image's encrypted volumes.
+    ///
+    /// # Errors
+    /// It is no disk image.
+    pub fn keys(self, keys: Keys) -> Result<Source, SourceError> {
+        match self {
+            other if keys.is_empty() => Ok(other),
+            Source::Disk { path, part } => Ok(Source::Disk { path, part: Box::new(DiskPart { keys, ..*part }) }),
+            other => Err(SourceError::NoKeys { path: other.path().to_owned() }),
+        }
+    }
+
     /// Where it is; `-` for standard input.
     pub fn path(&self) -> &Path {
         match self {
@@ -214,6 +305,26 @@ impl Source {
             | Source::Oci { path, .. } => path,
             Source::StandardInput => Path::new("-"),
             Source::Empty => Path::new(""),
+        }
+    }
+
+    /// Lines about the state of its files that the user should read.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let Source::Disk { path, part } = self else { return in_use::note(self.path()).into_iter().collect() };
+        let of_domain = part.domain.iter().flat_map(|domain| domain.notes.iter().cloned());
+        let others = !part.others.is_empty();
+        let of = |file: DiskFile| {
+            let note = in_use::note(&file.path)?;
+            Some(if others { format!("{}: {note}", shown(&file.path)) } else { note })
+        };
+        of_domain.chain(part.files(path).into_iter().filter_map(of)).collect()
+    }
+
+    /// The files of the disk image and of those beside it.
+    pub(crate) fn disks(&self) -> Vec<DiskFile> {
+        match self {
+            Source::Disk { path, part } => part.files(path),
+            _ => Vec::new(),
         }
     }
 
@@ -251,9 +362,10 @@ impl Source {
         let source = match self {
             Source::Directory(path) => path,
             Source::Oci { path, .. } if path.is_dir() => path,
-            Source::File { path, .. } | Source::Disk { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => {
-                return same(path);
+            Source::Disk { path, part } => {
+                return part.files(path).iter().flat_map(|disk| disk.with.iter().chain([&disk.path])).any(|p| same(p));
             }
+            Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => return same(path),
             Source::StandardInput | Source::Empty => return false,
         };
         if same(source) {
@@ -299,8 +411,11 @@ impl fmt::Display for Source {
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
             Source::Disk { path, part } => {
-                let DiskPart { which, within, .. } = &**part;
-                f.write_str(&shown(path))?;
+                let DiskPart { which, within, domain, .. } = &**part;
+                match domain {
+                    Some(domain) => write!(f, "libvirt:{}", shown(Path::new(&domain.name)))?,
+                    None => f.write_str(&shown(path))?,
+                }
                 match which {
                     Which::Named(name) => write!(f, ":{}", shown(Path::new(name)))?,
                     Which::Auto if within.starts_with("/dev") => f.write_str(":auto")?,

@@ -9,10 +9,40 @@ use inarch_tree::{DataRange, Extent, FileType, Xattr};
 use crate::path::{Last, resolve};
 use crate::{Attributes, Facts, Item, Listed, Loss, Node, Pass, Statistics, Stream, Volume, VolumeError};
 
-/// The bits of a [`Node`] that are the node within its volume. The rest is the volume's place in the list.
+/// The bits of a [`Node`] that are the node within its volume.
 const NODE_BITS: u32 = 56;
+/// The bits from here on are the volume's place in the list. The one before says that the node is folded.
+const NUMBER_SHIFT: u32 = NODE_BITS + 1;
+/// Where a folded node has its upper 8 bits. NTFS has a sequence number up there, and zeros here.
+const FOLD_SHIFT: u32 = 40;
 /// The most volumes.
-const MOST: usize = 1 << (u64::BITS - NODE_BITS);
+const MOST: usize = 1 << (u64::BITS - NUMBER_SHIFT);
+
+/// A node in its lower 57 bits: as it is, or with its upper 8 bits in the middle. `None` if it has bits in both places.
+fn folded(node: u64) -> Option<u64> {
+    let upper = node >> NODE_BITS;
+    if upper == 0 {
+        return Some(node);
+    }
+    let low = node & ((1 << NODE_BITS) - 1);
+    (low >> FOLD_SHIFT & 0xFF == 0).then_some(1 << NODE_BITS | low | upper << FOLD_SHIFT)
+}
+
+/// The node of the volume of that number, where there are several.
+fn among_several(number: u64, inner: Node) -> Result<Node, VolumeError> {
+    let large = || VolumeError::Unsupported("its inode's address is too large to be one of several volumes".to_owned());
+    Ok(Node(folded(inner.0).ok_or_else(large)? | number << NUMBER_SHIFT))
+}
+
+/// The inverse of [`folded`].
+fn unfolded(node: u64) -> u64 {
+    let low = node & ((1 << NODE_BITS) - 1);
+    if node >> NODE_BITS & 1 == 0 {
+        return low;
+    }
+    let upper = low >> FOLD_SHIFT & 0xFF;
+    low & !(0xFF << FOLD_SHIFT) | upper << NODE_BITS
+}
 
 /// Why a volume was not mounted.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +63,8 @@ pub enum NotMounted {
 
 /// Volumes that are mounted on directories of each other.
 ///
-/// If there are several, a [`Node`] has the number of its volume in its upper 8 bits, and nodes whose own addresses need those bits are left out. Inode numbers
-/// of the mounted volumes have it too, so that no two files have the same.
+/// If there are several, a [`Node`] has the number of its volume in its upper 7 bits. Nodes whose own addresses need more than the other ones are left out, which
+/// no format has in practice. Inode numbers of the mounted volumes have it too, so that no two files have the same.
 pub struct Composite {
     volumes: Vec<Mounted>,
     /// From a directory that is mounted on to the number of the volume whose root covers it.
@@ -111,6 +141,10 @@ impl Composite {
             return Err(NotMounted::TooMany);
         }
         let parent = self.parent(directory)?.unwrap_or_else(|| self.root());
+        // Those of a single volume are as they are there.
+        let several = |node: Node| if number > 1 { Ok(node) } else { among_several(0, node) };
+        let (directory, parent, root) = (several(directory)?, several(parent)?, several(self.root)?);
+        self.root = root;
         self.push(volume, parent);
         self.covered.insert(directory, number as u64);
         Ok(())
@@ -125,10 +159,10 @@ impl Composite {
         if let [only] = &*self.volumes {
             return Ok((0, only, node));
         }
-        let number = node.0 >> NODE_BITS;
+        let number = node.0 >> NUMBER_SHIFT;
         let mounted = usize::try_from(number).ok().and_then(|number| self.volumes.get(number));
         let mounted = mounted.ok_or_else(|| VolumeError::Damaged(format!("{} is no node's address", node.0)))?;
-        Ok((number, mounted, Node(node.0 & ((1 << NODE_BITS) - 1))))
+        Ok((number, mounted, Node(unfolded(node.0))))
     }
 
     /// The node that is seen for a node of a volume: the root of what covers it, or itself.
@@ -141,10 +175,10 @@ impl Composite {
 
     /// The inverse of [`Composite::inner`].
     fn outer(&self, number: u64, inner: Node) -> Result<Node, VolumeError> {
-        if self.volumes.len() == 1 || inner.0 >> NODE_BITS == 0 {
-            return Ok(Node(inner.0 | number << NODE_BITS));
+        if self.volumes.len() == 1 {
+            return Ok(inner);
         }
-        Err(VolumeError::Unsupported("its inode's address is too large to be one of several volumes".to_owned()))
+        among_several(number, inner)
     }
 
     fn item<'a>(&self, number: u64, item: Item<'a>) -> Item<'a> {
@@ -157,7 +191,7 @@ impl Composite {
 }
 
 fn numbered(number: u64, attributes: Attributes) -> Attributes {
-    Attributes { inode: attributes.inode ^ number << NODE_BITS, ..attributes }
+    Attributes { inode: attributes.inode ^ number << NUMBER_SHIFT, ..attributes }
 }
 
 fn shifted(first_backing: u32, extents: &mut [Extent]) {

@@ -17,13 +17,14 @@ use inarch_volume::Attributes;
 use serde_json::{Value, json};
 
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
 use crate::say::time::time;
 use crate::size;
 
 /// What IMAGE may be, for every command's help.
 pub const IMAGE_HELP: &str = "\
-A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. Without a \
+A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. VOLUME@SUBVOL is a Btrfs subvolume. libvirt:DOMAIN has all disks of a domain. Without a \
 volume, the whole guest as its fstab has it. An archive will do too.";
 
 /// Which image.
@@ -33,9 +34,9 @@ pub struct ImageArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     pub image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Read what can be read of a damaged image, and report the rest
     #[arg(long)]
@@ -45,7 +46,7 @@ pub struct ImageArguments {
 impl ImageArguments {
     /// What is named.
     pub fn source(&self) -> anyhow::Result<Source> {
-        Ok(Source::parse(&self.image)?.with(&self.with)?)
+        self.disk.source(&self.image)
     }
 
     /// Opens it to read all of a directory, and says what is not there.

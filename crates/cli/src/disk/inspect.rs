@@ -1,18 +1,17 @@
 //! `inarch disk inspect`: which operating systems are on a disk.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::guest::{Database, Inspection, Mount, Package, inspect};
 use inarch_jobs::shown;
-use inarch_jobs::source::Source;
 use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
 use super::xml;
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::answer;
 
 /// Options of `inarch disk inspect`.
@@ -29,9 +28,9 @@ pub struct InspectArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    disk: DiskOptions,
 
     /// List the packages too
     #[arg(long)]
@@ -52,7 +51,7 @@ pub struct InspectArguments {
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
-    let found = inspect(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
+    let found = inspect(&arguments.disk.source(&arguments.image)?)?;
     if arguments.xml {
         answer(xml::inspections(&found))?;
     } else if arguments.options {

@@ -12,6 +12,7 @@ use inarch_jobs::registry::{
 use inarch_jobs::shown;
 use serde_json::json;
 
+use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
 
 /// Options of `inarch disk reg`.
@@ -19,13 +20,14 @@ use crate::output::{answer, answer_with, complain};
 #[command(after_help = "\
 Examples:
   inarch disk reg guest.img 'HKLM\\SYSTEM\\CurrentControlSet\\Control\\ComputerName\\ComputerName' ComputerName
+  inarch disk reg guest.qcow2:2 'HKLM\\SOFTWARE\\Microsoft\\Windows NT\\CurrentVersion'
   inarch disk reg NTUSER.DAT 'Software\\Microsoft'
   inarch disk reg /mnt 'HKU\\alice\\Environment'
   inarch disk reg --export SYSTEM 'HKLM\\SYSTEM' > system.reg
 
 Changes that are only in the hive's logs yet are read from there. Nothing is written to any of the files.")]
 pub struct RegistryArguments {
-    /// A hive, the directory of a Windows system, or a disk image
+    /// A hive, the directory of a Windows system, a disk image, or a volume of one
     #[arg(value_name = "IMAGE-OR-HIVE")]
     pub source: PathBuf,
 
@@ -40,6 +42,10 @@ pub struct RegistryArguments {
     /// A transaction log of the hive, instead of those beside it
     #[arg(long, value_name = "FILE")]
     pub log: Vec<PathBuf>,
+
+    /// What the image needs beside itself.
+    #[command(flatten)]
+    pub disk: DiskOptions,
 
     /// Print the key and all below it as a registry file, in UTF-16 as Windows does
     #[arg(long, conflicts_with = "json")]
@@ -56,8 +62,9 @@ pub struct RegistryArguments {
 
 /// Reads a registry.
 pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
-    let RegistryArguments { source, key, log, .. } = arguments;
-    let request = RegistryRequest { source: source.clone(), key: key.clone(), logs: log.clone() };
+    let RegistryArguments { source, key, log, disk, .. } = arguments;
+    let (with, also, keys) = (disk.with.clone(), disk.also.clone(), disk.keys()?);
+    let request = RegistryRequest { source: source.clone(), with, also, keys, key: key.clone(), logs: log.clone() };
     if arguments.export {
         return export(&request, arguments.utf8);
     }

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::files::{ImageArguments, lost};
 use crate::arguments::one_of;
 use crate::diff::line;
+use crate::disk_options::DiskOptions;
 use crate::image;
 use crate::output::{answer, answer_with, complain};
 
@@ -64,9 +65,9 @@ pub struct DiffArguments {
     #[arg(value_name = "NEW")]
     new: OsString,
 
-    /// A file that one of the images asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
+    /// What the disk images need beside themselves.
+    #[command(flatten)]
+    disk: DiskOptions,
 
     /// What does not count, comma-separated
     #[arg(long, value_name = "mtime|owner|mode|xattrs", value_delimiter = ',', hide_possible_values = true)]
@@ -173,11 +174,17 @@ fn write_sum(out: &mut dyn Write, path: &[u8], digest: &str) -> io::Result<()> {
 /// `inarch disk diff`.
 pub fn diff(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
     let (old, new) = (Source::parse(&arguments.old)?, Source::parse(&arguments.new)?);
-    // The files are for whichever image asks for one.
+    // The files and keys are for whichever image needs them.
     let is_disk = |source: &Source| matches!(source, Source::Disk { .. });
-    let none_is = !is_disk(&old) && !is_disk(&new);
-    let with = |source: Source| if is_disk(&source) || none_is { source.with(&arguments.with) } else { Ok(source) };
-    let (old, new) = (with(old)?, with(new)?);
+    let (one_is, both_are) = (is_disk(&old) || is_disk(&new), is_disk(&old) && is_disk(&new));
+    let DiskOptions { with, also, .. } = &arguments.disk;
+    anyhow::ensure!(!both_are || also.is_empty(), "--also cannot tell which of the two disks the other belongs to");
+    let keys = arguments.disk.keys()?;
+    let add = |source: Source| match is_disk(&source) || !one_is {
+        true => source.also(also)?.with(with)?.keys(keys.clone()),
+        false => Ok(source),
+    };
+    let (old, new) = (add(old)?, add(new)?);
     let ignores = |aspect| arguments.ignore.contains(&aspect);
     let ignored = Aspects {
         mtime: ignores(Ignored::Mtime),

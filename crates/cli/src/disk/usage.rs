@@ -1,17 +1,16 @@
 //! `inarch disk df`: how full the file systems of a guest's disk are.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::guest::{Usage, usage};
 use inarch_jobs::shown;
-use inarch_jobs::source::Source;
 use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
 use crate::columns::columns;
+use crate::disk_options::DiskOptions;
 use crate::output::answer;
 use crate::size;
 
@@ -26,9 +25,9 @@ pub struct DfArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
-    /// A file that the image asks for: its backing file, data file or an extent. No others are opened
-    #[arg(long, value_name = "FILE")]
-    with: Vec<PathBuf>,
+    /// What a disk image needs beside itself.
+    #[command(flatten)]
+    disk: DiskOptions,
 
     /// Print JSON: numbers in bytes
     #[arg(long)]
@@ -37,7 +36,7 @@ pub struct DfArguments {
 
 /// `inarch disk df`.
 pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&Source::parse(&arguments.image)?.with(&arguments.with)?)?;
+    let all = usage(&arguments.disk.source(&arguments.image)?)?;
     answer(if arguments.json {
         serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
     } else {

@@ -21,7 +21,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
         Some("none") => Root::None,
-        _ => Root::Source(Source::parse(&arguments.root)?.with(&arguments.source.with)?),
+        _ => Root::Source(arguments.source.disk.source(&arguments.root)?),
     };
     anyhow::ensure!(
         !arguments.via.is_live() || arguments.source.is_whole(),

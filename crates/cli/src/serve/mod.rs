@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
-use inarch_jobs::source::Source;
 use inarch_jobs::{DiskFormat, Events, JobError, Writes};
 
 use crate::access::AccessArguments;
@@ -96,7 +95,7 @@ impl TreeArguments {
             (false, Some(file)) => Writes::Kept(file),
             (false, None) => Writes::ThrownAway(self.overlay_dir),
         };
-        let source = Source::parse(&self.source)?.with(&self.filters.with)?;
+        let source = self.filters.disk.source(&self.source)?;
         let (selection, sandbox) = (self.filters.selection(&[])?, self.sandbox.into());
         Ok(ServedTree { source, selection, format: self.format, writes, serial: self.serial, sandbox })
     }

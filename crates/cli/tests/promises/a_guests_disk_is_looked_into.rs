@@ -273,6 +273,56 @@ fn with_subvolumes() {
     assert_eq!(inspected[0]["distribution"], "x");
 }
 
+/// Any subvolume can be named, by its path from the top on, whatever the default one is.
+#[test]
+fn with_a_subvolume_that_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: with_a_subvolume_that_is_named: only root mounts a Btrfs, to make subvolumes");
+    }
+    let dir = scratch();
+    let script = "truncate -s 120M part; /sbin/mkfs.btrfs -q -L b part; mkdir m; mount -o loop part m; trap 'umount m' EXIT
+        btrfs -q subvolume create m/@ ; btrfs -q subvolume create m/@home; mkdir m/@/etc m/@/home m/snap m/@/old; echo first > m/@/etc/hostname
+        echo 'ID=x' > m/@/etc/os-release; echo notes > m/@home/notes
+        btrfs -q subvolume snapshot -r m/@ 'm/snap/of root'; echo second > m/@/etc/hostname
+        top=$(btrfs inspect-internal rootid m/@); home=$(btrfs inspect-internal rootid m/@home)
+        printf 'LABEL=b / btrfs subvol=@\\nLABEL=b /home btrfs subvolid=%s\\nLABEL=b /old btrfs subvol=/snap/of\\\\040root\\n' $home > m/@/etc/fstab
+        btrfs subvolume set-default $top m
+        umount m; trap - EXIT
+        truncate -s 130M image; printf 'label: gpt\\nsize=120M\\n' | /sbin/sfdisk -q image; dd if=part of=image bs=1M seek=1 conv=notrunc status=none";
+    host("sh", &["-ec", script], dir.path());
+    let image = dir.path().join("image");
+    let image = image.to_str().unwrap();
+    assert_eq!(said(&["cat", image, "etc/hostname"]), "second\n");
+    assert_eq!(
+        (said(&["cat", image, "home/notes"]), said(&["cat", image, "old/etc/hostname"])),
+        ("notes\n".to_owned(), "first\n".to_owned())
+    );
+    for (volume, path, text) in [
+        ("1@snap/of root", "etc/hostname", "first\n"),
+        ("1@@home", "notes", "notes\n"),
+        ("@@", "/etc/hostname", "second\n"),
+        ("LABEL=b@snap/of root:/etc", "hostname", "first\n"),
+    ] {
+        assert_eq!(said(&["cat", &format!("{image}:{volume}"), path]), text, "{volume}");
+    }
+    let listed: Value = serde_json::from_str(&said(&["list", "--json", image])).unwrap();
+    let listed: Vec<_> = listed["subvolumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (one["path"].as_str().unwrap(), one["snapshot"] == true, one["read_only"] == true, one["default"] == true)
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        [("@", false, false, true), ("@home", false, false, false), ("snap/of root", true, true, false)]
+    );
+    assert!(said(&["list", image]).contains("snapshot, read-only"));
+    let output = inarch(["disk", "ls", &format!("{image}:1@none")]);
+    assert_one_line(&output, &["no subvolume 'none'", "@, @home, snap/of root"]);
+}
+
 #[test]
 fn or_one_line_says_why_not() {
     let dir = scratch();

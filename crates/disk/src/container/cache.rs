@@ -8,14 +8,14 @@ const CAPACITY: usize = 32 << 20;
 
 /// What is cached: the number of a file in the chain, where in it, and whether it was decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) file: u32,
-    pub(super) at: u64,
-    pub(super) unpacked: bool,
+pub(crate) struct Key {
+    pub(crate) file: u32,
+    pub(crate) at: u64,
+    pub(crate) unpacked: bool,
 }
 
 /// The cache of a chain of images.
-pub(super) struct Cache {
+pub(crate) struct Cache {
     kept: Mutex<Kept>,
     capacity: usize,
 }
@@ -37,7 +37,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    fn new(capacity: usize) -> Cache {
+    /// At most `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> Cache {
         Cache { kept: Mutex::default(), capacity }
     }
 
@@ -46,7 +47,7 @@ impl Cache {
     }
 
     /// The block, if cached.
-    pub(super) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
+    pub(crate) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
         let mut kept = self.kept();
         let Kept { blocks, used, clock, .. } = &mut *kept;
         let (last, block) = blocks.get_mut(&key)?;
@@ -58,7 +59,7 @@ impl Cache {
     }
 
     /// Caches a block.
-    pub(super) fn put(&self, key: Key, block: &Arc<[u8]>) {
+    pub(crate) fn put(&self, key: Key, block: &Arc<[u8]>) {
         let mut kept = self.kept();
         kept.clock += 1;
         let now = kept.clock;

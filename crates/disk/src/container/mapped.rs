@@ -10,7 +10,7 @@ use super::tables::damaged;
 
 /// What a range of a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     /// Bytes of the image's data file, from there.
     At(u64),
     /// Zeros.
@@ -28,7 +28,7 @@ pub(super) enum Piece {
 
 impl Piece {
     /// The piece at `offset`, and how far those of the following units of `unit` bytes continue it: at most `count` bytes.
-    pub(super) fn run(
+    pub(crate) fn run(
         offset: u64,
         count: u64,
         unit: u64,
@@ -52,7 +52,7 @@ impl Piece {
 }
 
 /// Tells where the parts of a disk are.
-pub(super) trait Map: Send + Sync {
+pub(crate) trait Map: Send + Sync {
     /// The unit of allocation in bytes: a power of two.
     fn unit(&self) -> u64;
 
@@ -67,15 +67,15 @@ pub(super) trait Map: Send + Sync {
 }
 
 /// A disk that a map tells where to find.
-pub(super) struct Mapped<M> {
+pub(crate) struct Mapped<M> {
     /// The map.
-    pub(super) map: M,
+    pub(crate) map: M,
     /// Bytes of the disk.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// The file that [`Piece::At`] is about.
-    pub(super) data: Arc<dyn Backing>,
+    pub(crate) data: Arc<dyn Backing>,
     /// The disk below.
-    pub(super) below: Option<Arc<dyn Backing>>,
+    pub(crate) below: Option<Arc<dyn Backing>>,
 }
 
 impl<M: Map> Mapped<M> {

@@ -7,10 +7,10 @@
 //! An image may name other files: a backing file, a data file, extents. A name in an image is whatever its maker wanted it
 //! to be, so nothing is opened by it. The caller gives the files ([`Below`]); usually the user named them ([`NamedFiles`]).
 
-mod cache;
+pub(crate) mod cache;
 mod error;
 mod files;
-mod mapped;
+pub(crate) mod mapped;
 mod opening;
 mod qcow2;
 mod tables;

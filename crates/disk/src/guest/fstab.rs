@@ -1,7 +1,7 @@
 //! fstab(5): what a guest mounts where.
 
 /// The most lines that are read.
-const MOST_LINES: usize = 1000;
+pub(super) const MOST_LINES: usize = 1000;
 
 /// A file system that a guest mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub fn parse(text: &[u8]) -> Vec<Mount> {
 }
 
 /// A field without its octal escapes, such as `\040` for a space.
-fn unescaped(field: &str) -> String {
+pub(super) fn unescaped(field: &str) -> String {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let [first, after @ ..] = rest {

@@ -1,5 +1,6 @@
 //! A guest's file systems: which one is its root, and what it mounts where.
 
+mod crypttab;
 mod fstab;
 mod packages;
 mod system;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 
 use crate::DiskVolume;
+pub use crypttab::Mapped;
 pub use fstab::Mount;
 pub use packages::{Database, Package};
 pub use system::{System, system};
@@ -39,7 +41,8 @@ pub struct FileSystem {
 pub enum Which {
     /// The whole guest: its root, with what its fstab mounts. If the disk has one file system only, that.
     Auto,
-    /// The volume that answers to this name ([`DiskVolume::answers_to`]), by itself.
+    /// The volume that answers to this name ([`DiskVolume::answers_to`]), by itself. If none does, what follows the first `@` is a subvolume of it: its
+    /// path from the top on. Nothing before the `@` means the only volume that has a Btrfs.
     Named(String),
 }
 
@@ -61,6 +64,24 @@ pub enum NotFound {
         name: String,
         /// What it holds.
         content: String,
+    },
+    /// It is a LUKS volume that is not opened, or all that could be read lies in such volumes.
+    #[error("its volume {volume} cannot be read: {reason}")]
+    Locked {
+        /// The volume.
+        volume: String,
+        /// Why it is not opened.
+        reason: String,
+    },
+    /// The Btrfs on a volume has no such subvolume, or the volume has no Btrfs.
+    #[error("its volume {volume} has no subvolume '{name}'; it has {there}")]
+    Subvolume {
+        /// The volume.
+        volume: String,
+        /// The subvolume's path.
+        name: String,
+        /// Those that there are.
+        there: String,
     },
     /// Nothing can be read.
     #[error("it has no file system that inarch can read; it has {there}")]
@@ -90,8 +111,21 @@ pub enum NotFound {
     },
 }
 
-/// Opens a volume's file system; gives `None` if its format cannot be read.
-pub type Open<'a, E> = dyn FnMut(&DiskVolume) -> Result<Option<Arc<dyn Volume>>, E> + 'a;
+/// What opens the file systems of volumes: the readers are not known here.
+pub trait Opener {
+    /// Why one cannot be opened.
+    type Error: From<NotFound>;
+
+    /// Opens a volume's file system; gives `None` if its format cannot be read. `subvolume` is the number of the subvolume that is the root of it,
+    /// as Btrfs has them: 5 for the top one. Other formats have none.
+    fn open(&mut self, volume: &DiskVolume, subvolume: Option<u64>) -> Result<Option<Arc<dyn Volume>>, Self::Error>;
+
+    /// The paths of a volume's subvolumes from the top on, for messages; none if it has none.
+    fn subvolumes(&mut self, volume: &DiskVolume) -> Vec<String>;
+}
+
+/// The number of the subvolume that all others of a Btrfs are below.
+const TOP: u64 = 5;
 
 /// Opens the file system that `which` means, of all volumes of a guest's disks. The directory `within` becomes its root, unless it is empty.
 ///
@@ -99,25 +133,34 @@ pub type Open<'a, E> = dyn FnMut(&DiskVolume) -> Result<Option<Arc<dyn Volume>>,
 ///
 /// # Errors
 /// Those of `open` for a volume that was named, and [`NotFound`].
-pub fn select<E: From<NotFound>>(
+pub fn select<O: Opener>(
     volumes: Vec<DiskVolume>,
     which: &Which,
     within: &[u8],
-    open: &mut Open<'_, E>,
-) -> Result<Arc<dyn Volume>, E> {
+    opener: &mut O,
+) -> Result<Arc<dyn Volume>, O::Error> {
     let there = shown(&volumes);
     match which {
         Which::Named(name) => {
-            let volume = named(&volumes, which)?;
-            let content = volume.content.as_ref().map_or("nothing known", |content| content.format).to_owned();
-            let files = open(volume)?.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
+            let (volume, subvolume) = named(&volumes, name)?;
+            if let Some(error) = locked(volume) {
+                return Err(error.into());
+            }
+            let content = volume.content().map_or("nothing known", |content| content.format).to_owned();
+            let files = opener.open(volume, subvolume.map(|_| TOP))?;
+            let files = files.ok_or_else(|| NotFound::Unread { name: name.clone(), content })?;
+            let files = match subvolume {
+                Some(subvolume) => in_subvolume(volume, files, subvolume, opener)?,
+                None => files,
+            };
             Ok(rooted(files, within)?)
         }
         Which::Auto => {
             let mut systems = Vec::new();
-            let mut failed = None;
+            let (mut failed, mut is_locked) = (None, Vec::new());
             for place in volumes {
-                match open(&place) {
+                is_locked.extend(locked(&place));
+                match opener.open(&place, None) {
                     Ok(Some(files)) => systems.push(FileSystem { place, files }),
                     Ok(None) => {}
                     Err(error) => failed = failed.or(Some(error)),
@@ -125,41 +168,81 @@ pub fn select<E: From<NotFound>>(
             }
             match (systems.is_empty(), failed) {
                 (true, Some(error)) => Err(error),
-                (true, None) => Err(NotFound::Nothing { there }.into()),
-                (false, _) => Ok(assemble(systems, &there, within)?),
+                (true, None) => Err(is_locked.into_iter().next().unwrap_or(NotFound::Nothing { there }).into()),
+                (false, _) => Ok(assemble(systems, is_locked, &there, within, opener)?),
             }
         }
     }
 }
 
-/// Checks that there is one volume of that name.
-///
-/// # Errors
-/// There is none, or several.
-pub fn exists(volumes: &[DiskVolume], which: &Which) -> Result<(), NotFound> {
-    named(volumes, which).map(drop)
+fn locked(volume: &DiskVolume) -> Option<NotFound> {
+    Some(NotFound::Locked { volume: volume.name(), reason: volume.locked.clone()? })
 }
 
-/// The volume that is named; the first for [`Which::Auto`].
-fn named<'a>(volumes: &'a [DiskVolume], which: &Which) -> Result<&'a DiskVolume, NotFound> {
-    let there = || shown(volumes);
-    let Which::Named(name) = which else { return volumes.first().ok_or_else(|| NotFound::Nothing { there: there() }) };
-    let found: Vec<_> = volumes.iter().filter(|volume| volume.answers_to(name)).collect();
+/// The volumes that are meant: all, or the one that is named.
+///
+/// # Errors
+/// There is none, or several have the name.
+pub fn meant<'a>(volumes: &'a [DiskVolume], which: &Which) -> Result<Vec<&'a DiskVolume>, NotFound> {
+    match which {
+        Which::Named(name) => named(volumes, name).map(|(volume, _)| vec![volume]),
+        Which::Auto if volumes.is_empty() => Err(NotFound::Nothing { there: shown(volumes) }),
+        Which::Auto => Ok(volumes.iter().collect()),
+    }
+}
+
+/// The volume that is named, and the subvolume of it.
+fn named<'a, 'b>(volumes: &'a [DiskVolume], name: &'b str) -> Result<(&'a DiskVolume, Option<&'b str>), NotFound> {
+    let of = |wanted: &dyn Fn(&DiskVolume) -> bool| volumes.iter().filter(|volume| wanted(volume)).collect::<Vec<_>>();
+    let whole = of(&|volume| volume.answers_to(name));
+    let (found, subvolume) = match name.split_once('@').filter(|_| whole.is_empty()) {
+        Some(("" | "auto", subvolume)) => {
+            (of(&|volume| volume.content().is_some_and(|content| content.format == "btrfs")), Some(subvolume))
+        }
+        Some((volume, subvolume)) => (of(&|other| other.answers_to(volume)), Some(subvolume)),
+        None => (whole, None),
+    };
     match &*found {
-        [] => Err(NotFound::Volume { name: name.clone(), there: there() }),
-        [volume] => Ok(volume),
+        [] => Err(NotFound::Volume { name: name.to_owned(), there: shown(volumes) }),
+        [volume] => Ok((volume, subvolume)),
         several => Err(NotFound::Several { there: shown(several.iter().copied()) }),
     }
 }
 
+/// A subvolume of a file system whose top one is its root.
+fn in_subvolume<O: Opener>(
+    volume: &DiskVolume,
+    files: Arc<dyn Volume>,
+    name: &str,
+    opener: &mut O,
+) -> Result<Arc<dyn Volume>, NotFound> {
+    let is_btrfs = files.format() == "btrfs";
+    let found = if is_btrfs && !name.is_empty() { rooted(files, name.as_bytes()).ok() } else { None };
+    found.ok_or_else(|| {
+        let subvolumes = opener.subvolumes(volume);
+        let there: Vec<_> = subvolumes.iter().take(MOST_SHOWN).map(|path| path.escape_debug().to_string()).collect();
+        let more = subvolumes.len().saturating_sub(MOST_SHOWN);
+        let there = match (&*there, more) {
+            ([], _) => "none".to_owned(),
+            (some, 0) => some.join(", "),
+            (some, more) => format!("{} and {more} more", some.join(", ")),
+        };
+        NotFound::Subvolume { volume: volume.name(), name: name.escape_debug().to_string(), there }
+    })
+}
+
+/// The most subvolumes that a message names.
+const MOST_SHOWN: usize = 20;
+
 /// The volumes, for messages.
 fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
     let shown = |volume: &DiskVolume| {
-        let content = volume.content.as_ref();
+        let content = volume.content();
         let format = content.map_or("nothing known", |content| content.format);
         let label = content.and_then(|content| content.label.as_ref());
         let label = label.map_or_else(String::new, |label| format!(", LABEL={}", label.escape_debug()));
-        format!("{} ({format}{label})", volume.name())
+        let locked = if volume.locked.is_some() { ", locked" } else { "" };
+        format!("{} ({format}{label}{locked})", volume.name())
     };
     let all: Vec<_> = volumes.into_iter().map(shown).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
@@ -192,39 +275,52 @@ pub fn mounts(root: &dyn Volume) -> Vec<Mount> {
     mounts
 }
 
-/// The guest as one volume.
-fn assemble(systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<dyn Volume>, NotFound> {
+/// The encrypted volumes that a guest's root opens by its crypttab.
+pub fn mapped(root: &dyn Volume) -> Vec<Mapped> {
+    crypttab::parse(&read_small(root, b"etc/crypttab", FSTAB_BYTES).ok().flatten().unwrap_or_default())
+}
+
+/// Whether a guest that opens volumes as `mapped` means `place` by a device's name.
+pub fn is_meant(place: &DiskVolume, device: &str, mapped: &[Mapped]) -> bool {
+    let is_opened = |mapped: &Mapped| mapped.name == device && place.answers_to(&mapped.device);
+    place.answers_to(device) || (place.names.within.is_some() && mapped.iter().any(is_opened))
+}
+
+/// The guest as one volume. `locked` are the volumes that could not be looked into.
+fn assemble<O: Opener>(
+    systems: Vec<FileSystem>,
+    mut locked: Vec<NotFound>,
+    there: &str,
+    within: &[u8],
+    opener: &mut O,
+) -> Result<Arc<dyn Volume>, NotFound> {
     let roots: Vec<_> = systems.iter().filter_map(|system| Some((&system.place, root_of(&system.files)?))).collect();
+    if roots.is_empty() && !locked.is_empty() {
+        // The root may be in there.
+        return Err(locked.swap_remove(0));
+    }
     let root = match (&*systems, &*roots) {
         ([only], []) => Arc::clone(&only.files),
         (_, []) => return Err(NotFound::NoRoot { there: there.to_owned() }),
         (_, [(_, root)]) => Arc::clone(root),
         _ => return Err(NotFound::Several { there: shown(roots.iter().map(|(place, _)| *place)) }),
     };
+    let mapped = mapped(&*root);
     let wanted: Vec<_> = mounts(&*root).into_iter().filter(|mount| mount.directory != "/").collect();
-    if wanted.is_empty() {
+    if wanted.is_empty() && locked.is_empty() {
         return rooted(root, within);
     }
     let mut guest = Composite::new(root);
+    locked.iter().for_each(|locked| guest.note(locked.to_string()));
     for mount in wanted {
         let Mount { device, directory, .. } = &mount;
-        let Some(system) = systems.iter().find(|system| system.place.answers_to(device)) else {
+        let Some(system) = systems.iter().find(|system| is_meant(&system.place, device, &mapped)) else {
             guest.note(format!(
                 "{device:?}, which its fstab mounts on {directory:?}, is not on the disk, or cannot be read"
             ));
             continue;
         };
-        // The option is of Btrfs; its subvolumes are directories of the default one.
-        let files = match mount.option("subvol") {
-            Some(subvolume) => rooted(Arc::clone(&system.files), subvolume.as_bytes()),
-            None if mount.option("subvolid").is_some() => {
-                guest.note(format!(
-                    "{device:?} on {directory:?}: its fstab names the subvolume by a number; its default one is shown"
-                ));
-                Ok(Arc::clone(&system.files))
-            }
-            None => Ok(Arc::clone(&system.files)),
-        };
+        let files = subvolume_of(system, &mount, opener);
         let mounted = files.map_err(|error| error.to_string());
         let mounted =
             mounted.and_then(|files| guest.mount(directory.as_bytes(), files).map_err(|error| error.to_string()));
@@ -234,6 +330,25 @@ fn assemble(systems: Vec<FileSystem>, there: &str, within: &[u8]) -> Result<Arc<
     }
     set_root(&mut guest, within)?;
     Ok(Arc::new(guest))
+}
+
+/// What an entry of an fstab mounts: the options `subvol` and `subvolid` are of Btrfs, and count from the top subvolume.
+fn subvolume_of<O: Opener>(system: &FileSystem, mount: &Mount, opener: &mut O) -> Result<Arc<dyn Volume>, NotFound> {
+    let mut open = |number| {
+        let opened = opener.open(&system.place, Some(number)).ok().flatten();
+        opened.ok_or_else(|| NotFound::Subvolume {
+            volume: system.place.name(),
+            name: number.to_string(),
+            there: "others".to_owned(),
+        })
+    };
+    match (mount.option("subvol"), mount.option("subvolid").and_then(|number| number.parse().ok())) {
+        (Some(path), _) => rooted(open(TOP)?, path.as_bytes()),
+        // Linux takes 0 for the top one.
+        (None, Some(0)) => open(TOP),
+        (None, Some(number)) => open(number),
+        (None, None) => Ok(Arc::clone(&system.files)),
+    }
 }
 
 /// A volume, with one of its directories as its root.

@@ -25,7 +25,9 @@ pub struct Group {
     pub physical: HashMap<String, Physical>,
     /// The logical volumes by their order: those that users see, and those they are made of.
     pub logical: Vec<Logical>,
-    /// Their names.
+    /// The pools of thin volumes, by name.
+    pub pools: HashMap<String, Pool>,
+    /// The names of the logical volumes.
     names: HashSet<String>,
     /// How many logical volumes are left out.
     pub left_out: usize,
@@ -69,6 +71,14 @@ pub enum Kind {
     Copies(Vec<(Option<String>, Area)>),
     /// Nowhere: they are zeros.
     Zeros,
+    /// In a pool, as the device of that number; what that does not have is in an origin outside of the pool, if there is one.
+    Thin { pool: String, device: u64, origin: Option<String> },
+}
+
+/// The logical volumes that a pool of thin volumes is made of.
+pub struct Pool {
+    pub metadata: String,
+    pub data: String,
 }
 
 /// A place in a physical or logical volume.
@@ -122,7 +132,9 @@ impl Group {
         let logical: Vec<Logical> =
             known.map(|(name, volume)| logical(name, volume, parts.get(name).copied())).collect();
         let (left_out, names) = (all.len() - logical.len(), logical.iter().map(|volume| volume.name.clone()).collect());
-        Ok(Group { name: str::to_owned(name), id: id.to_owned(), sequence, extent, physical, logical, names, left_out })
+        let pools = pools(all);
+        let (name, id) = (str::to_owned(name), id.to_owned());
+        Ok(Group { name, id, sequence, extent, physical, logical, pools, names, left_out })
     }
 
     /// Whether there is a logical volume of this name.
@@ -193,6 +205,12 @@ fn kind(section: &Section<'_>, count: u64) -> Result<Kind, String> {
             Ok(Kind::Copies(areas.into_iter().map(|area| (None, area)).collect()))
         }
         "zero" => Ok(Kind::Zeros),
+        "thin" => {
+            let (pool, device) = section.text("thin_pool").zip(section.number("device_id")).ok_or_else(missing)?;
+            let origin = section.text("external_origin").map(str::to_owned);
+            Ok(Kind::Thin { pool: pool.to_owned(), device, origin })
+        }
+        "thin-pool" => Err("it is the pool of thin volumes, which are read by themselves".to_owned()),
         _ => Err(format!("segments of type '{}' are not read", word.escape_debug())),
     }
 }
@@ -226,6 +244,16 @@ fn copies(list: &[Value<'_>], have_state: bool) -> Option<Vec<(Option<String>, A
     let (pairs, rest) = list.as_chunks::<2>();
     let areas = pairs.iter().map(|[state, image]| Some((Some(name(state)?), Area { name: name(image)?, start: 0 })));
     if rest.is_empty() { areas.collect() } else { None }
+}
+
+/// The pools of thin volumes. Those that do not say where they lie are left out.
+fn pools(volumes: &[(&str, Section<'_>)]) -> HashMap<String, Pool> {
+    let pool = |(name, volume): &(&str, Section<'_>)| {
+        let (_, segment) = volume.sections.iter().find(|(_, segment)| segment.text("type") == Some("thin-pool"))?;
+        let (metadata, data) = segment.text("metadata").zip(segment.text("pool"))?;
+        Some((str::to_owned(name), Pool { metadata: metadata.to_owned(), data: data.to_owned() }))
+    };
+    volumes.iter().filter_map(pool).collect()
 }
 
 /// The volumes that are no content of their own, by name: the changes of a snapshot, and what one is merged into.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use inarch_block::Backing;
 
-use super::Physical;
 use super::group::{Area, Group, Kind, Logical, Segment};
+use super::{Physical, thin};
 use crate::mapped::{Leg, Mapped, Run, SECTOR};
 use crate::read::{bytes, u32_at, u64_at};
 
@@ -109,7 +109,27 @@ impl Maker<'_, '_> {
                 Ok(Run { length, legs, chunk: *chunk })
             }
             Kind::Copies(copies) => Ok(Run { length, legs: vec![self.copy(copies, on)?], chunk: 0 }),
+            Kind::Thin { pool, device, origin } => {
+                let backing = self.thin((pool, *device), origin.as_deref(), length, on)?;
+                Ok(Run { length, legs: vec![Leg { backing, at: 0 }], chunk: 0 })
+            }
         }
+    }
+
+    /// A volume in a pool.
+    fn thin(
+        &self,
+        (pool, device): (&str, u64),
+        origin: Option<&str>,
+        length: u64,
+        on: &mut Below,
+    ) -> Result<Arc<dyn Backing>, Not> {
+        let pool =
+            self.group.pools.get(pool).ok_or_else(|| "it lies in a pool that its group does not have".to_owned())?;
+        let mut whole = |name: &str| Ok::<_, Not>(self.leg(&Area { name: name.to_owned(), start: 0 }, on)?.backing);
+        let parts = (whole(&pool.metadata)?, whole(&pool.data)?);
+        let origin = origin.map(whole).transpose()?;
+        Ok(thin::open(parts, device, length, origin)?)
     }
 
     fn bytes_of(&self, extents: u64) -> Result<u64, Not> {

@@ -1,12 +1,13 @@
 //! Volume groups of LVM2: the labels of physical volumes, the text that describes a group, and where the bytes of its
 //! logical volumes are.
 //!
-//! Linear and striped volumes are read, and mirrors from one copy. Others are listed with the reason why they are not.
+//! Linear and striped volumes are read, mirrors from one copy, and thin volumes. Others are listed with the reason why they are not.
 
 mod group;
 mod label;
 mod map;
 mod text;
+mod thin;
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +16,7 @@ use group::Group;
 pub use label::checksum;
 
 use crate::DiskError;
-use crate::above::{Above, Piece, Volumes};
+use crate::above::{Above, Kind, Piece, Volumes};
 
 /// The most bytes of text that are read of all physical volumes.
 const MOST_TEXT: usize = 64 << 20;
@@ -62,10 +63,12 @@ pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> 
             known.insert(text);
         }
     }
-    let mut names = HashSet::new();
+    let taken = found.list.iter().filter_map(|volume| volume.name.strip_prefix("/dev/")?.split_once('/'));
+    let mut names: HashSet<String> = taken.map(|(group, _)| group.to_owned()).collect();
     for group in &groups {
         // One name may be that of two groups, of two machines.
-        let name = if names.insert(&group.name) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
+        let name =
+            if names.insert(group.name.clone()) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
         show(group, &name, &physical, found);
     }
     Ok(())
@@ -112,7 +115,8 @@ fn show(group: &Group, name: &str, physical: &Physical<'_>, found: &mut Volumes)
             id: volume.id.clone(),
             on,
             content: None,
-            is_array: false,
+            kind: Kind::Logical,
+            within: None,
             bytes,
         });
     }

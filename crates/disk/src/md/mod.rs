@@ -11,7 +11,7 @@ use inarch_block::Backing;
 use superblock::Superblock;
 
 use crate::DiskError;
-use crate::above::{Above, Piece, Volumes};
+use crate::above::{Above, Kind, Piece, Volumes};
 use crate::mapped::{Leg, Mapped, Run, SECTOR};
 use crate::window::Window;
 
@@ -42,7 +42,7 @@ pub fn assemble(pieces: Vec<Piece>, found: &mut Volumes) -> Result<(Vec<Piece>, 
     for members in sets {
         let array = array(members, found);
         if let Ok(backing) = &array.bytes {
-            arrays.push(Piece { name: array.name.clone(), backing: Arc::clone(backing) });
+            arrays.push(Piece { name: array.name.clone(), names: array.names(), backing: Arc::clone(backing) });
         }
         found.list.push(array);
     }
@@ -70,7 +70,8 @@ fn array(mut members: Vec<Member>, found: &mut Volumes) -> Above {
         id: block.and_then(Superblock::id),
         on,
         content: None,
-        is_array: true,
+        kind: Kind::Array,
+        within: None,
         bytes: made,
     }
 }

@@ -22,6 +22,7 @@ mod decode;
 mod directories;
 mod extents;
 mod inodes;
+mod listed;
 mod lzo;
 mod names;
 mod numbers;
@@ -93,6 +94,34 @@ pub fn open_volume_with(
 ) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(BtrfsVolume::open(image, options)?))
 }
+
+/// A subvolume, as [`subvolumes`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedSubvolume {
+    /// Its number.
+    pub id: u64,
+    /// Where it is, from the top on, without a slash in front.
+    pub path: Vec<u8>,
+    /// Whether it was made as a snapshot of another.
+    pub is_snapshot: bool,
+    /// Whether it may not be written to.
+    pub is_read_only: bool,
+    /// Whether it is mounted if none is named.
+    pub is_default: bool,
+}
+
+/// The subvolumes of a file system but for the top one, by number: at most 10,000. Those that are damaged or deleted are left out.
+///
+/// # Errors
+/// The file system cannot be read.
+pub fn subvolumes(_: Parsing, image: Arc<dyn Backing>) -> Result<Vec<ListedSubvolume>, ReadError> {
+    let options = ReadOptions { root: Root::Id(TOP), damage: Damage::Salvaged };
+    let volume = BtrfsVolume::open(image, &options)?;
+    volume.listed().map_err(|error| ReadError::of_volume(NAME, error))
+}
+
+/// The number of the subvolume that all others are below.
+pub const TOP: u64 = spec::TOP_LEVEL;
 
 /// Opens a subvolume and walks it, with all subvolumes below. With salvaged damage, unreadable directories, inodes and parts
 /// of files are left out.

@@ -38,6 +38,11 @@ impl Roots {
         Roots { root, directory: superblock.root_directory.get() }
     }
 
+    /// The tree's root.
+    pub(super) fn tree(&self) -> &Root {
+        &self.root
+    }
+
     /// The subvolume with a number; `None` if there is none, or if it is being deleted.
     pub(super) fn subvolume(&self, blocks: &Blocks, id: u64) -> Result<Option<Subvolume>, VolumeError> {
         if id != TOP_LEVEL && !(FIRST_FREE..=u64::MAX - FIRST_FREE).contains(&id) {

@@ -31,6 +31,7 @@ pub use image::Ext4;
 pub use layout::{Numbering, Options, PlanError, Summary, XattrError};
 pub use plan::{Plan, Size, plan, plan_sized};
 pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image, open_volume};
+pub(crate) use spec::acl::from_ext4;
 pub use spec::inode::stored_time;
 
 /// The format's name on the command line and in messages.

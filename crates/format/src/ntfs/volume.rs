@@ -37,6 +37,8 @@ pub(super) struct NtfsVolume {
     upcase: OnceLock<Upcase>,
     /// Free clusters, once they were counted.
     free: OnceLock<u64>,
+    /// Free records of the MFT.
+    free_records: OnceLock<u64>,
     units: Units,
     backings: [Arc<dyn Backing>; 1],
     notes: Vec<String>,
@@ -102,8 +104,15 @@ impl NtfsVolume {
         };
         let mft = mft.map_err(|error| unreadable(about("the MFT", error)))?;
         let units = Units::default();
-        let mut volume =
-            NtfsVolume { mft, upcase: OnceLock::new(), free: OnceLock::new(), units, backings: [backing], notes };
+        let mut volume = NtfsVolume {
+            mft,
+            upcase: OnceLock::new(),
+            free: OnceLock::new(),
+            free_records: OnceLock::new(),
+            units,
+            backings: [backing],
+            notes,
+        };
         let found = volume.look_around().map_err(|error| unreadable(error).into_damage())?;
         volume.notes.extend(found);
         Ok(volume)
@@ -147,6 +156,13 @@ impl NtfsVolume {
         let inode = self.inode(Node(record::BITMAP))?;
         let bytes = inode.bytes(&self.mft, kind::DATA, &[], BITMAP_BYTES)?;
         Ok(zeros(&bytes.unwrap_or_default(), self.mft.geometry.clusters))
+    }
+
+    /// How many records of the MFT are free, by its bitmap.
+    fn count_free_records(&self) -> Result<u64, VolumeError> {
+        let inode = self.inode(Node(record::MFT))?;
+        let bytes = inode.bytes(&self.mft, kind::BITMAP, &[], BITMAP_BYTES)?;
+        Ok(zeros(&bytes.unwrap_or_default(), self.mft.count()))
     }
 
     fn standard(&self, inode: &Inode) -> Result<Standard, VolumeError> {
@@ -422,8 +438,8 @@ impl Volume for NtfsVolume {
             blocks: self.mft.geometry.clusters,
             free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
             inodes: self.mft.count(),
+            free_inodes: *self.free_records.get_or_init(|| self.count_free_records().unwrap_or(0)),
             name_max: 255,
-            ..Statistics::default()
         }
     }
 

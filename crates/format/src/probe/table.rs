@@ -123,7 +123,6 @@ pub(super) const OTHERS: &[Other] = &[
         Advice::Mount,
         (4120, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef")
     ),
-    other!("an F2FS file system", Advice::Mount, (1024, b"\x10\x20\xf5\xf2")),
     other!("a JFS file system", Advice::Mount, (0x8000, b"JFS1")),
     other!("a ReiserFS file system", Advice::Mount, (0x10034, b"ReIsEr"), (0x2034, b"ReIsEr")),
     other!("a Reiser4 file system", Advice::Mount, (0x10000, b"ReIsEr4")),

@@ -4,6 +4,7 @@
 mod btrfs;
 mod common;
 mod erofs;
+mod f2fs;
 mod iso9660;
 mod ntfs;
 mod squashfs;

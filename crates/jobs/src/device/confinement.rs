@@ -11,8 +11,15 @@ use crate::source::Source;
 pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
     let mut confinement = Confinement::new(Work::Plan);
     match &recipe.source {
-        Source::Directory(path) | Source::File { path, .. } | Source::Disk { path, .. } | Source::Oci { path, .. } => {
+        Source::Directory(path) | Source::File { path, .. } | Source::Oci { path, .. } => {
             confinement = confinement.granted(path, Access::Read)?;
+        }
+        Source::Disk { .. } => {
+            for disk in recipe.source.disks() {
+                for file in disk.with.iter().chain([&disk.path]) {
+                    confinement = confinement.granted(file, Access::Read)?;
+                }
+            }
         }
         // Landlock knows no pipe without a name, and lets it be opened again.
         Source::Pipe(path) if path.canonicalize().is_ok() => confinement = confinement.granted(path, Access::Read)?,

@@ -33,8 +33,10 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
             // What cannot be opened is no root that can be looked at; `df` says why.
             let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
             let Some(files) = guest::root_of(&files) else { continue };
+            let mapped = guest::mapped(&*files);
             let on_disk = |mount: Mount| {
-                let volume = volumes.iter().find(|volume| volume.answers_to(&mount.device)).map(DiskVolume::name);
+                let of_it = |volume: &&DiskVolume| guest::is_meant(volume, &mount.device, &mapped);
+                let volume = volumes.iter().find(of_it).map(DiskVolume::name);
                 (mount, volume)
             };
             let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
@@ -43,7 +45,7 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
                 let told = windows(parsing, &files, volumes);
                 (system, drives) = (told.system, told.drives);
             }
-            let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content.clone()?)));
+            let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content().cloned()?)));
             found.push(Inspection { root: place.name(), system, mounts, drives, volumes: known.collect() });
         }
         found

@@ -29,8 +29,8 @@ pub fn usage(source: &Source) -> Result<Vec<Usage>, OpenError> {
     let of = |volume: &DiskVolume, numbers| Usage {
         name: volume.name(),
         size: volume.backing.size(),
-        format: volume.content.as_ref().map(|content| content.format),
-        label: volume.content.as_ref().and_then(|content| content.label.clone()),
+        format: volume.content().map(|content| content.format),
+        label: volume.content().and_then(|content| content.label.clone()),
         numbers,
     };
     source::with_volumes(source, |parsing, volumes, named| {

@@ -143,7 +143,7 @@ fn is_volume(volume: &DiskVolume, data: &[u8]) -> bool {
     }
     let Some((signature, start)) = data.split_first_chunk() else { return false };
     <[u8; 8]>::try_from(start)
-        .is_ok_and(|start| volume.is_at(u32::from_le_bytes(*signature), u64::from_le_bytes(start)))
+        .is_ok_and(|start| volume.names.is_at(u32::from_le_bytes(*signature), u64::from_le_bytes(start)))
 }
 
 /// The machine that a program of `System32` is made for, by the head of its file (Microsoft's "PE Format": the signature's place at byte 60,

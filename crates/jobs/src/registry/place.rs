@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile, ChangedFile, Cursor};
 use inarch_confine::Parsing;
+use inarch_disk::guest;
 use inarch_format::Damage;
 use inarch_volume::{Item, Node, Volume};
 
-use crate::source::{DiskImage, OpenedDisk, file_system};
+use crate::source::{DiskImage, DiskPart, file_system, volumes};
 
 /// Where the machine's hives are. Windows 2000 has another name for the directory.
 const CONFIG: [[&str; 3]; 2] = [["Windows", "System32", "config"], ["WINNT", "system32", "config"]];
@@ -163,12 +164,12 @@ pub fn hives(root: &Place) -> Result<Vec<Found>, String> {
     Ok(found)
 }
 
-/// The hives of the first Windows system on a disk image.
-pub fn hives_in_image(parsing: Parsing, image: DiskImage) -> Result<Vec<Found>, String> {
-    let OpenedDisk { disk, .. } = image.disk(parsing, None).map_err(|error| error.to_string())?;
+/// The hives of the first Windows system on a guest's disks, or on the volume that is meant.
+pub fn hives_in_image(parsing: Parsing, images: Vec<DiskImage>, part: &DiskPart) -> Result<Vec<Found>, String> {
     let mut reason = "no hive, and no disk image with a file system that can be read".to_owned();
-    for volume in inarch_disk::volumes(parsing, 0, &disk).map_err(|error| error.to_string())? {
-        match file_system(parsing, &volume, Damage::Salvaged) {
+    let volumes = volumes(parsing, images, &part.keys).map_err(|error| error.to_string())?;
+    for volume in guest::meant(&volumes, &part.which).map_err(|error| error.to_string())? {
+        match file_system(parsing, volume, Damage::Salvaged) {
             Ok(Some(files)) => {
                 let root = files.root();
                 match hives(&Place::Volume(files, root)) {

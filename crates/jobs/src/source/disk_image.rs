@@ -56,9 +56,21 @@ impl FromStr for ImageFormat {
     }
 }
 
+/// A file that holds a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its format; found out by its first bytes if it is not given.
+    pub format: Option<ImageFormat>,
+    /// Files that it may name: backing files, data files, extents. It gets no others.
+    pub with: Vec<PathBuf>,
+}
+
 /// A disk image that the user named, and the files that the user named for what it asks for; all of them open.
 pub(crate) struct DiskImage {
     image: Arc<dyn Backing>,
+    format: Option<ImageFormat>,
     with: Vec<(PathBuf, Arc<dyn Backing>)>,
 }
 
@@ -72,14 +84,14 @@ pub(crate) struct OpenedDisk {
 
 impl DiskImage {
     /// Opens regular files and block devices only.
-    pub(crate) fn open(path: &Path, with: &[PathBuf]) -> Result<DiskImage, PathError> {
-        let with = with.iter().map(|path| Ok((path.clone(), open(path)?))).collect::<Result<_, PathError>>()?;
-        Ok(DiskImage { image: open(path)?, with })
+    pub(crate) fn open(file: &DiskFile) -> Result<DiskImage, PathError> {
+        let with = file.with.iter().map(|path| Ok((path.clone(), open(path)?))).collect::<Result<_, PathError>>()?;
+        Ok(DiskImage { image: open(&file.path)?, format: file.format, with })
     }
 
-    /// The disk in it; `format` is what the user says it is.
-    pub(crate) fn disk(self, parsing: Parsing, format: Option<ImageFormat>) -> Result<OpenedDisk, ContainerError> {
-        let kind = match format {
+    /// The disk in it.
+    pub(crate) fn disk(self, parsing: Parsing) -> Result<OpenedDisk, ContainerError> {
+        let kind = match self.format {
             Some(ImageFormat::Raw) => None,
             Some(ImageFormat::Container(kind)) => Some(kind),
             None => {

@@ -19,7 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{DiskImage, DiskPart, FileKind, OpenError, Source, Which, disk, in_use};
+use super::{DiskPart, FileKind, OpenError, Source, Which, disk};
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -131,19 +131,20 @@ pub(crate) struct OpenedVolume {
 /// Opens a disk image with a file system for reading on demand; `None` for any other source.
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
     let damage = damage(salvage);
-    let (path, volume, stamp) = match source {
+    let (volume, stamp) = match source {
         Source::File { path, kind: FileKind::Volume(reader) } => {
             let cannot_open = |error| OpenError::path(path, "cannot open it", error);
             let file = File::open(path).map_err(cannot_open)?;
             let stamp = stamp(&file).map_err(cannot_open)?;
             let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
             let volume = parse(|parsing| reader.open(parsing, image, damage))?;
-            (path, volume.map_err(|error| OpenError::Read { path: path.clone(), error })?, stamp)
+            (volume.map_err(|error| OpenError::Read { path: path.clone(), error })?, stamp)
         }
         Source::Disk { path, part } => {
-            let DiskPart { which, within, with } = &**part;
+            let DiskPart { which, within, .. } = &**part;
             let mut known = Vec::new();
-            for file in [path].into_iter().chain(with) {
+            let disks = part.files(path);
+            for file in disks.iter().flat_map(|disk| [&disk.path].into_iter().chain(&disk.with)) {
                 let cannot_open = |error| OpenError::path(file, "cannot open it", error);
                 known.extend(File::open(file).and_then(|file| stamp(&file)).map_err(cannot_open)?);
             }
@@ -152,13 +153,13 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
                 known.extend_from_slice(&(part.len() as u64).to_le_bytes());
                 known.extend_from_slice(part);
             }
-            let image = DiskImage::open(path, with)?;
-            let volume = parse(|parsing| disk::open(parsing, image, (which, within), damage))?;
-            (path, volume.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })?, known)
+            let images = part.open(path)?;
+            let volume = parse(|parsing| disk::open(parsing, images, part, damage))?;
+            (volume.map_err(|error| OpenError::Disk { path: path.clone(), error: Box::new(error) })?, known)
         }
         _ => return Ok(None),
     };
-    let notes = in_use::note(path).into_iter().chain(volume.notes()).collect();
+    let notes = source.notes().into_iter().chain(volume.notes()).collect();
     Ok(Some(OpenedVolume { volume, notes, stamp }))
 }
 
@@ -170,7 +171,7 @@ fn open_disk(source: &Source, selection: &Selection) -> Result<Opened, OpenError
     let fail = |error| OpenError::Read { path: source.path().to_owned(), error };
     parse(|parsing| {
         let mut opened = TreeAndContent::walk(parsing, volume, damage(selection.salvage)).map_err(fail)?;
-        opened.notes.extend(in_use::note(source.path()));
+        opened.notes.extend(source.notes());
         Opened { stamp, ..opened.into() }.select(source, selection)
     })?
 }

@@ -85,3 +85,12 @@ fn what_cannot_be_mounted_is_refused() {
     }
     assert!(matches!(guest.mount(b"home/user", volume(&[])), Err(NotMounted::TooMany)));
 }
+
+#[test]
+fn large_addresses_are_folded() {
+    for node in [0, 5, 5 | 5 << 48, 1 << 40, 123_456 | 0xFFFF << 48, (1 << 56) - 1, ((1 << 40) - 1) | (0xFF << 56)] {
+        let folded = folded(node).unwrap();
+        assert!(folded >> NUMBER_SHIFT == 0 && unfolded(folded) == node, "{node:x}");
+    }
+    assert_eq!(folded(1 << 40 | 1 << 56), None);
+}

@@ -19,13 +19,18 @@ pub(crate) struct Root {
     byte_limit: U64,
     bytes_used: U64,
     last_snapshot: U64,
-    flags: U64,
+    pub(crate) flags: U64,
     /// 0 while it is deleted.
     pub(crate) references: U32,
     drop_progress: DiskKey,
     drop_level: u8,
     pub(crate) level: u8,
 }
+
+/// `BTRFS_ROOT_SUBVOL_RDONLY`.
+pub(crate) const READ_ONLY: u64 = 1;
+/// Where `parent_uuid` of `struct btrfs_root_item` is: of a snapshot, the identifier of what it is a snapshot of. Old items end before it.
+pub(crate) const PARENT_UUID: std::ops::Range<usize> = 263..279;
 
 /// `struct btrfs_root_ref`: where a subvolume is linked. Its name follows.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]

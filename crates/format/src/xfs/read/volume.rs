@@ -279,12 +279,13 @@ impl Volume for XfsVolume {
 
     fn statistics(&self) -> Statistics {
         let superblock = &self.disk.superblock;
+        let (inodes, free) = superblock.inodes_for_files();
         Statistics {
             block_size: self.disk.block_size as u32,
             blocks: self.disk.blocks_for_files(),
             free_blocks: superblock.free_blocks.get(),
-            inodes: superblock.inodes.get(),
-            free_inodes: superblock.free_inodes.get(),
+            inodes,
+            free_inodes: free,
             name_max: 255,
         }
     }

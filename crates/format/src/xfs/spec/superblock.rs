@@ -70,7 +70,7 @@ pub(crate) struct Superblock {
     realtime_extent_log: u8,
     /// Nonzero while mkfs is at work.
     pub(crate) in_progress: u8,
-    inode_percentage: u8,
+    pub(crate) inode_percentage: u8,
     pub(crate) inodes: U64,
     pub(crate) free_inodes: U64,
     pub(crate) free_blocks: U64,
@@ -101,6 +101,20 @@ impl Superblock {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Superblock> {
         let (superblock, _) = Superblock::read_from_prefix(bytes).ok()?;
         (superblock.magic == MAGIC).then_some(superblock)
+    }
+
+    /// All inodes that there can be, and those that are not in use, as `xfs_fs_statfs` counts them: free blocks may become inodes, up to a part of
+    /// the file system.
+    pub(crate) fn inodes_for_files(&self) -> (u64, u64) {
+        let (allocated, in_block) = (self.inodes.get(), u64::from(self.inodes_per_block.get()));
+        let used = allocated.saturating_sub(self.free_inodes.get());
+        let possible = allocated.saturating_add(self.free_blocks.get().saturating_mul(in_block));
+        let percent = u64::from(self.inode_percentage.min(100));
+        let most =
+            (self.blocks.get() / 100).saturating_mul(percent).saturating_add(self.blocks.get() % 100 * percent / 100);
+        let most = if percent == 0 { u64::MAX } else { most.saturating_mul(in_block) };
+        let all = possible.min(most).max(allocated);
+        (all, all.saturating_sub(used))
     }
 
     /// The version: 5 has checksums.
