@@ -54,7 +54,7 @@ use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use signature::Signature;
 pub use space::{Space, space};
-pub use volumes::{DiskVolume, volumes};
+pub use volumes::{DiskVolume, device_name, device_of, volumes, volumes_of};
 pub use window::Window;
 
 /// What is on a disk.

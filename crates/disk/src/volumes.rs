@@ -6,7 +6,7 @@ use std::sync::Arc;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 
-use crate::{Disk, DiskError, Signature, Window, above, examine};
+use crate::{Disk, DiskError, Signature, Volumes, Window, above, examine};
 
 /// What can hold a file system: a partition, a whole disk that has no partition table, or a volume that lies on those.
 pub struct DiskVolume {
@@ -33,33 +33,67 @@ pub struct DiskVolume {
 /// As [`examine`].
 pub fn volumes(parsing: Parsing, disk: usize, image: &Arc<dyn Backing>) -> Result<Vec<DiskVolume>, DiskError> {
     let examined = examine(parsing, image)?;
-    let found = above(parsing, &examined.pieces(image, ""))?.list;
-    let Disk { table, parts, content, .. } = examined;
-    let whole = table.is_none().then(|| {
-        let backing = Arc::clone(image);
-        DiskVolume { disk, part: None, above: None, content, backing, part_id: None, part_name: None }
+    Ok(assemble(parsing, disk, &[(Arc::clone(image), examined)])?.0)
+}
+
+/// The volumes of several disks of one machine, in their order, and what lies above their partitions. Pieces are called `/dev/sda:1`, or `/dev/sda` if a disk
+/// has no partition table.
+///
+/// # Errors
+/// A disk cannot be read.
+pub fn volumes_of(
+    parsing: Parsing,
+    disks: &[(Arc<dyn Backing>, Disk)],
+) -> Result<(Vec<DiskVolume>, Volumes), DiskError> {
+    assemble(parsing, 0, disks)
+}
+
+fn assemble(
+    parsing: Parsing,
+    first: usize,
+    disks: &[(Arc<dyn Backing>, Disk)],
+) -> Result<(Vec<DiskVolume>, Volumes), DiskError> {
+    let numbered = || (first..).zip(disks);
+    let pieces: Vec<_> =
+        numbered().flat_map(|(disk, (image, examined))| examined.pieces(image, &device_name(disk))).collect();
+    let found = above(parsing, &pieces)?;
+    let arrays = found.list.iter().filter(|volume| volume.is_array && volume.bytes.is_ok());
+    let members: HashSet<&str> = arrays.flat_map(|array| &array.on).map(String::as_str).collect();
+    let is_member = |volume: &DiskVolume| {
+        let part = volume.part.map_or_else(String::new, |part| format!(":{part}"));
+        members.contains(&*(device_name(volume.disk) + &part))
+    };
+    let mut volumes: Vec<_> = numbered().flat_map(|(disk, (image, examined))| below(disk, image, examined)).collect();
+    volumes.retain(|volume| !is_member(volume));
+    volumes.extend(found.list.iter().filter_map(|volume| {
+        let (above, content) = (Some(volume.name.clone()), volume.content.clone());
+        let backing = Arc::clone(volume.bytes.as_ref().ok()?);
+        Some(DiskVolume { disk: first, part: None, above, content, backing, part_id: None, part_name: None })
+    }));
+    Ok((volumes, found))
+}
+
+/// A disk's partitions, or itself if it has no partition table.
+fn below(disk: usize, image: &Arc<dyn Backing>, examined: &Disk) -> Vec<DiskVolume> {
+    let whole = examined.table.is_none().then(|| DiskVolume {
+        disk,
+        part: None,
+        above: None,
+        content: examined.content.clone(),
+        backing: Arc::clone(image),
+        part_id: None,
+        part_name: None,
     });
-    let volume = |part: crate::Part| DiskVolume {
+    let volume = |part: &crate::Part| DiskVolume {
         disk,
         part: Some(part.number),
         above: None,
-        content: part.content,
+        content: part.content.clone(),
         backing: Arc::new(Window::new(Arc::clone(image), part.start, part.length)),
-        part_id: part.id,
-        part_name: part.name,
+        part_id: part.id.clone(),
+        part_name: part.name.clone(),
     };
-    let arrays = found.iter().filter(|volume| volume.is_array && volume.bytes.is_ok());
-    let members: HashSet<&str> = arrays.flat_map(|array| &array.on).map(String::as_str).collect();
-    let is_member =
-        |volume: &DiskVolume| members.contains(&*volume.part.map_or_else(String::new, |part| format!(":{part}")));
-    let mut volumes: Vec<_> = whole.into_iter().chain(parts.into_iter().map(volume)).collect();
-    volumes.retain(|volume| !is_member(volume));
-    volumes.extend(found.iter().filter_map(|volume| {
-        let (above, content) = (Some(volume.name.clone()), volume.content.clone());
-        let backing = Arc::clone(volume.bytes.as_ref().ok()?);
-        Some(DiskVolume { disk, part: None, above, content, backing, part_id: None, part_name: None })
-    }));
-    Ok(volumes)
+    whole.into_iter().chain(examined.parts.iter().map(volume)).collect()
 }
 
 impl DiskVolume {
@@ -69,7 +103,7 @@ impl DiskVolume {
             return name.clone();
         }
         let part = self.part.map_or_else(String::new, |part| part.to_string());
-        format!("/dev/sd{}{part}", letters(self.disk))
+        device_name(self.disk) + &part
     }
 
     /// Whether `name` means this volume: a number, a device's name of any usual kind of disk, or `LABEL=`, `UUID=`, `PARTLABEL=`, `PARTUUID=` as
@@ -106,7 +140,7 @@ impl DiskVolume {
         }
         match (self.part, name.parse::<u32>()) {
             (Some(part), Ok(wanted)) => self.disk == 0 && part == wanted,
-            _ => device(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
+            _ => device_of(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
         }
     }
 }
@@ -121,6 +155,11 @@ fn is_name_above(own: &str, name: &str) -> bool {
     own == name || mapped() == name || (is_number && name == format!("md{volume}"))
 }
 
+/// The name that a guest with SCSI or SATA disks has for its disk of this number, from 0: `/dev/sda`.
+pub fn device_name(disk: usize) -> String {
+    format!("/dev/sd{}", letters(disk))
+}
+
 /// `a` for 0, `z` for 25, `aa` for 26: `sd_format_disk_name` of Linux's drivers/scsi/sd.c.
 fn letters(disk: usize) -> String {
     let last = char::from(b'a' + u8::try_from(disk % 26).unwrap_or_default());
@@ -131,7 +170,7 @@ fn letters(disk: usize) -> String {
 }
 
 /// The disk (from 0) and the partition of a device's name, with or without `/dev/`: `sda1`, `vdb`, `hda`, `xvda2`, `nvme0n1p3`, `mmcblk0p1`.
-fn device(name: &str) -> Option<(usize, Option<u32>)> {
+pub fn device_of(name: &str) -> Option<(usize, Option<u32>)> {
     let name = name.strip_prefix("/dev/").unwrap_or(name);
     if let Some(numbers) = name.strip_prefix("nvme").or_else(|| name.strip_prefix("mmcblk")) {
         let (disk, part) = numbers.split_once('p').map_or((numbers, None), |(disk, part)| (disk, Some(part)));
@@ -245,7 +284,7 @@ mod tests {
     fn disks_have_letters_as_in_linux() {
         for (disk, name) in [(0, "a"), (25, "z"), (26, "aa"), (27, "ab"), (701, "zz")] {
             assert_eq!(letters(disk), name);
-            assert_eq!(device(&format!("sd{name}")), Some((disk, None)));
+            assert_eq!(device_of(&format!("sd{name}")), Some((disk, None)));
         }
         assert_eq!(unescaped(r"a\x2fb\xzz\x"), r"a/b\xzz\x");
     }

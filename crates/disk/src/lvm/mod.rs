@@ -67,6 +67,7 @@ pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> 
         // One name may be that of two groups, of two machines.
         let name = if names.insert(&group.name) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
         show(group, &name, &physical, found);
+        found.groups.push(name);
     }
     Ok(())
 }
