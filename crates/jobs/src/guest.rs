@@ -3,7 +3,9 @@
 //! The file system is opened and asked by threads that are confined to parsing. They send what they find through a channel of a few places to the
 //! thread of the caller, who may print it or write it to a file. So nothing grows with the tree but what one directory takes.
 
+mod ask;
 mod copy;
+mod glob;
 mod inspect;
 mod list;
 mod usage;
@@ -21,8 +23,10 @@ use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, res
 use crate::path_error::PathError;
 use crate::source::{self, OpenError, OpenedVolume, Source};
 use crate::text::shown;
+pub use ask::Named;
 pub use copy::CopyReport;
 pub use inarch_disk::guest::{Database, Mount, Package, System};
+pub(crate) use inspect::systems;
 pub use inspect::{Inspection, inspect};
 pub use list::{Entry, Wanted};
 pub use usage::{Usage, usage};
@@ -37,7 +41,7 @@ pub enum GuestError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// There is no such file in it.
-    #[error("{}: {}: there is no such file or directory in it", shown(image), shown(path))]
+    #[error("{}: there is no such file or directory in it", place(image, path))]
     Absent {
         /// The image.
         image: PathBuf,
@@ -45,7 +49,7 @@ pub enum GuestError {
         path: PathBuf,
     },
     /// The file has another type than the request needs.
-    #[error("{}: {}: {what}", shown(image), shown(path))]
+    #[error("{}: {what}", place(image, path))]
     Type {
         /// The image.
         image: PathBuf,
@@ -55,7 +59,7 @@ pub enum GuestError {
         what: &'static str,
     },
     /// A part of it is damaged or cannot be read.
-    #[error("{}: {}: {error}", shown(image), shown(path))]
+    #[error("{}: {error}", place(image, path))]
     Volume {
         /// The image.
         image: PathBuf,
@@ -78,6 +82,11 @@ pub enum GuestError {
     Path(#[from] PathError),
 }
 
+/// Where something is: the image, if it has a name, and the path in it.
+fn place(image: &Path, path: &Path) -> String {
+    if image.as_os_str().is_empty() { shown(path) } else { format!("{}: {}", shown(image), shown(path)) }
+}
+
 /// An image whose files are looked at.
 pub struct Guest {
     volume: Arc<dyn Volume>,
@@ -98,6 +107,12 @@ impl Guest {
         let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;
         let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
         Ok(Guest { volume, image, notes: opened.notes })
+    }
+
+    /// A volume that is open. Messages name paths alone.
+    pub(crate) fn of(volume: Arc<dyn Volume>) -> Guest {
+        let notes = volume.notes();
+        Guest { volume, image: PathBuf::new(), notes }
     }
 
     /// Lines about the image that the user should read.
@@ -150,13 +165,26 @@ impl Guest {
     /// # Errors
     /// There is no such file, it is no regular one or damaged, or `take` failed.
     pub fn read(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<(), GuestError> {
+        self.read_while(path, |bytes| take(bytes).map(|()| true))
+    }
+
+    /// The same, until `take` returns false.
+    ///
+    /// # Errors
+    /// As [`Guest::read`].
+    pub fn read_while(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(&[u8]) -> io::Result<bool>,
+    ) -> Result<(), GuestError> {
         let (node, attributes) = self.find_node(path, Last::Followed)?;
         match attributes.file_type() {
             Some(FileType::Regular) => {}
             Some(FileType::Directory) => return Err(self.wrong_type(path, "it is a directory; 'ls' lists it")),
             _ => return Err(self.wrong_type(path, "it is no regular file")),
         }
-        self.stream(
+        let mut is_enough = false;
+        let read = self.stream(
             path,
             |volume, send| {
                 copy::pieces(volume, node, attributes.size, &mut |piece| match piece {
@@ -164,8 +192,13 @@ impl Guest {
                     copy::Piece::Hole(length) => send_zeros(length, send),
                 })
             },
-            |bytes: Vec<u8>| take(&bytes).map_err(GuestError::Output),
-        )
+            |bytes: Vec<u8>| {
+                is_enough = !take(&bytes).map_err(GuestError::Output)?;
+                // This ends the stream, and is no error.
+                if is_enough { Err(GuestError::Output(io::ErrorKind::Interrupted.into())) } else { Ok(()) }
+            },
+        );
+        if is_enough { Ok(()) } else { read }
     }
 }
 

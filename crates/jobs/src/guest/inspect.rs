@@ -1,5 +1,6 @@
 //! `inspect`: which operating system is on a disk.
 
+use inarch_confine::Parsing;
 use inarch_disk::DiskVolume;
 use inarch_disk::guest::{self, Mount, System};
 use inarch_format::Damage;
@@ -22,19 +23,26 @@ pub struct Inspection {
 /// # Errors
 /// The image cannot be opened, or a volume of it that should be a root cannot be read.
 pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
-    source::with_volumes(source, |parsing, volumes, named| {
-        let mut found = Vec::new();
-        for place in volumes.iter().filter(|place| named(place)) {
-            // What cannot be opened is no root that can be looked at; `df` says why.
-            let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
-            let Some(files) = guest::root_of(&files) else { continue };
-            let on_disk = |mount: Mount| {
-                let volume = volumes.iter().find(|volume| volume.answers_to(&mount.device)).map(DiskVolume::name);
-                (mount, volume)
-            };
-            let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
-            found.push(Inspection { root: place.name(), system: guest::system(&*files), mounts });
-        }
-        found
-    })
+    source::with_volumes(source, |parsing, volumes, named| systems(parsing, volumes, named))
+}
+
+/// Every operating system on volumes that are `named`.
+pub(crate) fn systems(
+    parsing: Parsing,
+    volumes: &[DiskVolume],
+    named: &dyn Fn(&DiskVolume) -> bool,
+) -> Vec<Inspection> {
+    let mut found = Vec::new();
+    for place in volumes.iter().filter(|place| named(place)) {
+        // What cannot be opened is no root that can be looked at; `df` says why.
+        let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
+        let Some(files) = guest::root_of(&files) else { continue };
+        let on_disk = |mount: Mount| {
+            let volume = volumes.iter().find(|volume| volume.answers_to(&mount.device)).map(DiskVolume::name);
+            (mount, volume)
+        };
+        let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
+        found.push(Inspection { root: place.name(), system: guest::system(&*files), mounts });
+    }
+    found
 }
