@@ -112,14 +112,7 @@ pub fn run(arguments: ShellArguments) -> anyhow::Result<ExitCode> {
     let ShellArguments { add, inspector, mount, ro, format, with, file, .. } = arguments;
     let commands = run::commands(&words)?;
     let is_interactive = commands.is_empty() && file.is_none() && io::stdin().is_terminal();
-    let mut shell = Shell {
-        session: Session::new(),
-        defaults: DriveOptions { read_only: ro, format, with },
-        variables: Vec::new(),
-        is_interactive,
-        interrupted: Arc::default(),
-        has_ended: false,
-    };
+    let mut shell = Shell::new(DriveOptions { read_only: ro, format, with }, is_interactive);
     for image in &add {
         shell.session.add(image, shell.defaults.clone())?;
     }
@@ -155,8 +148,16 @@ fn split(arguments: &mut ShellArguments) -> anyhow::Result<Vec<OsString>> {
         if rest.first().is_some_and(is_verb) {
             return Ok(rest.to_vec());
         }
+        if rest.first().is_some_and(|word| word == "--help" || word == "-h") {
+            bail!("'inarch help shell' says more");
+        }
         let parsed = More::try_parse_from([OsString::from("inarch shell")].into_iter().chain(rest.iter().cloned()));
         let More { arguments: more } = parsed.map_err(|error| anyhow!(told(&error)))?;
+        // What is no option is taken for a word.
+        if more.words == rest {
+            let word = rest.first().map(|word| shown(Path::new(word))).unwrap_or_default();
+            bail!("{word}: there is no such option; --help says more");
+        }
         arguments.add.extend(more.add);
         arguments.inspector |= more.inspector;
         arguments.mount.extend(more.mount);
@@ -190,6 +191,12 @@ fn told(error: &clap::Error) -> String {
 }
 
 impl Shell {
+    /// Without drives.
+    fn new(defaults: DriveOptions, is_interactive: bool) -> Shell {
+        let (session, interrupted) = (Session::new(), Arc::default());
+        Shell { session, defaults, variables: Vec::new(), is_interactive, interrupted, has_ended: false }
+    }
+
     /// Mounts what the command line names. Returns lines about it for somebody at a prompt.
     fn mount_first(&mut self, inspector: bool, mounts: &[OsString]) -> anyhow::Result<Vec<String>> {
         let mut lines = Vec::new();

@@ -103,7 +103,12 @@ pub fn examine(request: &ExamineRequest) -> Result<Examined, ExamineError> {
     })?
 }
 
-pub(crate) fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {
+pub(crate) fn examine_one(
+    parsing: Parsing,
+    path: &Path,
+    opened: &OpenedDisk,
+    is_guessed: bool,
+) -> Result<Disk, ExamineError> {
     let fail = |error| ExamineError::Disk { path: path.to_owned(), error };
     let is_guessed = is_guessed && opened.format == ImageFormat::Raw;
     // The table of a disk in a container of another kind may lie where a raw disk has one.

@@ -41,7 +41,7 @@ pub enum GuestError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// There is no such file in it.
-    #[error("{}: there is no such file or directory in it", place(image, path))]
+    #[error("{}: there is no such file or directory{}", place(image, path), if image.as_os_str().is_empty() { "" } else { " in it" })]
     Absent {
         /// The image.
         image: PathBuf,
@@ -172,11 +172,7 @@ impl Guest {
     ///
     /// # Errors
     /// As [`Guest::read`].
-    pub fn read_while(
-        &self,
-        path: &Path,
-        mut take: impl FnMut(&[u8]) -> io::Result<bool>,
-    ) -> Result<(), GuestError> {
+    pub fn read_while(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<(), GuestError> {
         let (node, attributes) = self.find_node(path, Last::Followed)?;
         match attributes.file_type() {
             Some(FileType::Regular) => {}

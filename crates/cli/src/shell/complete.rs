@@ -43,7 +43,7 @@ pub fn complete(shell: &mut Shell, line: &str) -> (usize, Vec<Candidate>) {
     fitting.sort_by(|one, other| one.word.cmp(&other.word));
     fitting.dedup_by(|one, other| one.word == other.word);
     // All of them are quoted if one is, so that they have a beginning in common.
-    let text = |fitting: &Fitting| quoted(&fitting.word).starts_with('"');
+    let text = |fitting: &Fitting| !fitting.word.is_empty() && quoted(&fitting.word).starts_with('"');
     let are_quoted = typed.is_quoted || fitting.iter().any(text);
     let candidate = |fitting: Fitting| {
         let name = fitting.word.strip_suffix(b"/").unwrap_or(&fitting.word);
@@ -78,7 +78,9 @@ fn words(shell: &mut Shell, before: &[std::ffi::OsString], text: &[u8]) -> Vec<F
             "PATH" | "DIR" | "PATTERN" => found.extend(of_guest(shell, text, kind == "DIR")),
             "IMAGE" | "LOCAL" | "LOCALDIR" => found.extend(of_host(text, kind == "LOCALDIR")),
             "VERB" => found.extend(Verb::all().flat_map(Verb::names).map(Fitting::word)),
-            "TYPE" => found.extend(inarch_jobs::make_disk::tools::MAKERS.iter().map(|maker| Fitting::word(maker.format))),
+            "TYPE" => {
+                found.extend(inarch_jobs::make_disk::tools::MAKERS.iter().map(|maker| Fitting::word(maker.format)))
+            }
             "GROUP" => found.extend(shell.session.groups().unwrap_or_default().iter().map(Fitting::word)),
             kind if kind.contains('|') => found.extend(kind.split('|').map(Fitting::word)),
             _ => {}
@@ -149,4 +151,66 @@ fn of_host(text: &[u8], only_directories: bool) -> Vec<Fitting> {
         (goes_on || !only_directories).then_some(Fitting { word, goes_on })
     };
     entries.filter_map(fitting).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use inarch_jobs::shell::DriveOptions;
+
+    use super::*;
+
+    fn typed(shell: &mut Shell, line: &str) -> Vec<String> {
+        complete(shell, line).1.into_iter().map(|one| one.typed).collect()
+    }
+
+    #[test]
+    fn verbs_come_first() {
+        let mut shell = Shell::new(DriveOptions::default(), true);
+        assert_eq!(typed(&mut shell, "list-f"), ["list-filesystems "]);
+        assert_eq!(typed(&mut shell, "-list-f"), ["list-filesystems "]);
+        assert_eq!(
+            complete(&mut shell, "time  list-f"),
+            (6, vec![Candidate { shown: "list-filesystems".to_owned(), typed: "list-filesystems ".to_owned() }])
+        );
+        assert_eq!(typed(&mut shell, "help part-d"), ["part-disk "]);
+        assert_eq!(typed(&mut shell, "mkfs ext"), ["ext2 ", "ext3 ", "ext4 "]);
+        assert_eq!(typed(&mut shell, "part-disk /dev/sda m"), ["mbr "]);
+        for line in ["nothing ", "ls /", "cat /x | h", "!l", "ls 'x", "lvs "] {
+            assert_eq!(typed(&mut shell, line), [""; 0], "{line}");
+        }
+    }
+
+    #[test]
+    fn then_what_the_verb_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = "mkdir -p r/etc/ssh 'r/etc/a b'; touch r/etc/passwd r/etc/profile \"r/etc/$(printf 'x\\033')\"; ln -s etc r/link
+            ln -s nowhere r/lost; /sbin/mke2fs -q -t ext4 -d r image.img 8M 2> /dev/null; mkdir directory";
+        let status = Command::new("sh").args(["-ec", made]).current_dir(dir.path()).status().unwrap();
+        assert!(status.success());
+        let mut shell = Shell::new(DriveOptions::default(), true);
+        shell.session.add(&dir.path().join("image.img"), DriveOptions::default()).unwrap();
+        assert_eq!(typed(&mut shell, "mount /dev/s"), ["/dev/sda "]);
+        shell.session.mount("/dev/sda", Path::new("/"), "").unwrap();
+        assert_eq!(typed(&mut shell, "cat "), ["/"]);
+        assert_eq!(typed(&mut shell, "cat /"), ["/etc/", "/link/", "/lost "]);
+        assert_eq!(typed(&mut shell, "ls /"), ["/etc/", "/link/"]);
+        assert_eq!(typed(&mut shell, "cat /etc/p"), ["/etc/passwd ", "/etc/profile "]);
+        assert_eq!(typed(&mut shell, "glob cat /link/s"), ["/link/ssh/"]);
+        assert_eq!(typed(&mut shell, "cat /etc/a"), ["\"/etc/a b/"]);
+        assert_eq!(typed(&mut shell, "cat \"/etc/a "), ["\"/etc/a b/"]);
+        assert_eq!(typed(&mut shell, "cat \"/etc/pa"), ["\"/etc/passwd\" "]);
+        assert_eq!(typed(&mut shell, "cat /etc/x"), ["\"/etc/x\\x1b\" "]);
+        let (start, shown) = complete(&mut shell, "cat /etc/");
+        assert_eq!(start, 4);
+        let shown: Vec<_> = shown.into_iter().map(|one| one.shown).collect();
+        assert_eq!(shown, ["a b/", "passwd", "profile", "ssh/", "x\\u{1b}"]);
+        assert_eq!(typed(&mut shell, "cat /none/"), [""; 0]);
+        // Files of this machine.
+        let top = dir.path().to_str().unwrap();
+        assert_eq!(typed(&mut shell, &format!("add {top}/im")), [format!("{top}/image.img ")]);
+        assert_eq!(typed(&mut shell, &format!("lcd {top}/")), [format!("{top}/directory/"), format!("{top}/r/")]);
+        assert_eq!(typed(&mut shell, &format!("copy-out /etc {top}/d")), [format!("{top}/directory/")]);
+    }
 }

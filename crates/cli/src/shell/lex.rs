@@ -39,7 +39,9 @@ pub enum LexError {
     #[error("a word in quotes is followed by a space")]
     Joined,
     /// An escape that is none.
-    #[error("a backslash in double quotes is followed by one of abfnrtv\\\"'?, by three octal digits, or by x and two hexadecimal ones")]
+    #[error(
+        "a backslash in double quotes is followed by one of abfnrtv\\\"'?, by three octal digits, or by x and two hexadecimal ones"
+    )]
     Escape,
 }
 
@@ -164,7 +166,11 @@ fn escaped(text: &[u8]) -> Result<(u8, &[u8]), LexError> {
 pub fn quoted(word: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"'|#~!<\\".contains(byte);
     match std::str::from_utf8(word) {
-        Ok(text) if !text.is_empty() && text.chars().all(|c| !c.is_ascii() || is_plain(&(c as u8))) && !has_control(text) => {
+        Ok(text)
+            if !text.is_empty()
+                && text.chars().all(|c| !c.is_ascii() || is_plain(&(c as u8)))
+                && !has_control(text) =>
+        {
             text.to_owned()
         }
         _ => format!("\"{}\"", escape(word)),
@@ -298,7 +304,18 @@ mod tests {
 
     #[test]
     fn any_word_can_be_quoted() {
-        for word in [&b"/etc/passwd"[..], b"", b"a b", b"\"", b"'x", b"\\", b"\x1b[0m\n", b"\xff\xfe", "\u{85}ü".as_bytes(), b"~"] {
+        for word in [
+            &b"/etc/passwd"[..],
+            b"",
+            b"a b",
+            b"\"",
+            b"'x",
+            b"\\",
+            b"\x1b[0m\n",
+            b"\xff\xfe",
+            "\u{85}ü".as_bytes(),
+            b"~",
+        ] {
             let text = format!("cat {}", quoted(word));
             assert!(!text.chars().any(char::is_control), "{text}");
             let Ok(Line::Verb(verb)) = line(text.as_bytes(), None) else { panic!("{text}") };

@@ -97,8 +97,12 @@ impl Shell {
     pub fn run_verb(&mut self, verb: &lex::Verb, depth: usize) -> anyhow::Result<()> {
         self.interrupted.store(false, Ordering::Relaxed);
         let Some(pipe) = &verb.pipe else {
-            let mut out = BufWriter::new(io::stdout().lock());
-            let done = self.call(verb, depth, &mut out);
+            let mut out = Whole { out: BufWriter::new(io::stdout().lock()), is_within_line: false };
+            let mut done = self.call(verb, depth, &mut out);
+            // The prompt begins a line.
+            if self.is_interactive && out.is_within_line {
+                done = done.and(out.write_all(b"\n").map_err(anyhow::Error::from));
+            }
             // What was found before a failure is printed.
             let flushed = out.flush().map_err(anyhow::Error::from);
             return as_usual(done.and(flushed));
@@ -175,6 +179,26 @@ impl Shell {
     /// An error if the user wants this to end.
     pub fn check(&self) -> io::Result<()> {
         if self.interrupted.load(Ordering::Relaxed) { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+}
+
+/// Output that knows whether it ends within a line.
+struct Whole<W> {
+    out: W,
+    is_within_line: bool,
+}
+
+impl<W: Write> Write for Whole<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        if let Some(last) = bytes.get(..count).and_then(<[u8]>::last) {
+            self.is_within_line = *last != b'\n';
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

@@ -248,7 +248,10 @@ pub fn elsewhere(shell: &mut Shell, verb: &lex::Verb) -> anyhow::Result<()> {
     match Elsewhere::named(&verb.name).map(|found| &found.why) {
         Some(Why::HandedOn) => hand_on(shell, verb),
         Some(Why::Not(why)) => Err(anyhow!("{why}")),
-        None => Err(anyhow!("there is no such verb{}; help lists them", hint(&verb.name))),
+        None => match hint(&verb.name) {
+            hint if hint.is_empty() => Err(anyhow!("there is no such verb; help lists them")),
+            hint => Err(anyhow!("there is no such verb{hint}")),
+        },
     }
 }
 

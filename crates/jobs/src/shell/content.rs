@@ -296,7 +296,10 @@ pub fn extended(basic: &str) -> String {
                 in_class = false;
                 text.push(letter);
             }
-            _ if in_class => text += &if letter == '[' && letters.peek() != Some(&':') { "\\[".to_owned() } else { letter.to_string() },
+            _ if in_class => {
+                text +=
+                    &if letter == '[' && letters.peek() != Some(&':') { "\\[".to_owned() } else { letter.to_string() }
+            }
             '\\' => match letters.next() {
                 Some(special @ ('(' | ')' | '{' | '}' | '|' | '+' | '?')) => text.push(special),
                 Some('<' | '>') => text += "\\b",

@@ -96,9 +96,7 @@ impl View {
     fn above_named(&self, name: &str) -> Option<&Above> {
         let same = |volume: &&Above| {
             let known = self.volumes.iter().find(|known| known.above.as_ref() == Some(&volume.name));
-            self.name_above(volume) == name
-                || volume.name == name
-                || known.is_some_and(|known| known.answers_to(name))
+            self.name_above(volume) == name || volume.name == name || known.is_some_and(|known| known.answers_to(name))
         };
         self.above.list.iter().find(same)
     }
@@ -169,8 +167,7 @@ impl Session {
             for (drive, image) in drives.iter_mut().zip(images) {
                 if let Some(image) = image {
                     let opened = image.disk(parsing, drive.options.format);
-                    let opened =
-                        opened.map_err(|error| ShellError::Container { path: drive.path.clone(), error })?;
+                    let opened = opened.map_err(|error| ShellError::Container { path: drive.path.clone(), error })?;
                     drive.disk = Some(opened);
                 }
                 let Some(opened) = &drive.disk else { continue };
@@ -251,8 +248,13 @@ impl Session {
             let parts = examined.parts.iter().filter(|part| part.type_name != Some("extended"));
             names.extend(parts.map(|part| format!("{}{}", device_name(disk), part.number)));
         }
-        let mut above: Vec<_> =
-            view.above.list.iter().filter(|volume| volume.bytes.is_ok()).map(|volume| view.name_above(volume)).collect();
+        let mut above: Vec<_> = view
+            .above
+            .list
+            .iter()
+            .filter(|volume| volume.bytes.is_ok())
+            .map(|volume| view.name_above(volume))
+            .collect();
         above.sort();
         names.extend(above);
         // A partition that goes beyond its disk is noted, and holds nothing that can be read.
@@ -280,7 +282,10 @@ impl Session {
             Some((disk, Some(_))) if disk < self.drives.len() => {
                 Err(ShellError::unfit(name, format!("it is a partition; the disk is {}", device_name(disk))))
             }
-            _ => Err(ShellError::unfit(name.escape_debug().to_string(), "there is no such disk; list-devices names them")),
+            _ => Err(ShellError::unfit(
+                name.escape_debug().to_string(),
+                "there is no such disk; list-devices names them",
+            )),
         }
     }
 

@@ -126,7 +126,8 @@ impl Session {
         let disk = self.disk_number(device)?;
         let image = self.free(disk, None)?;
         let Some((_, (kind, parts))) = self.begun.iter().find(|(of, _)| *of == disk) else {
-            let what = "partitions are added to tables that part-init began in this shell; what else is there is not changed";
+            let what =
+                "partitions are added to tables that part-init began in this shell; what else is there is not changed";
             return Err(ShellError::unfit(device_name(disk), what));
         };
         let size = image.metadata().map_err(|error| PathError::new(&image, "cannot open it", error))?.len();
@@ -152,7 +153,10 @@ impl Session {
     pub fn format(&mut self, kind: &str, device: &str, wish: &Formatting) -> Result<Formatted, ShellError> {
         let maker = Maker::named(kind).ok_or_else(|| {
             let known: Vec<_> = MAKERS.iter().map(|maker| maker.format).collect();
-            ShellError::unfit(kind.escape_debug().to_string(), format!("no such file system is made; these are: {}", known.join(", ")))
+            ShellError::unfit(
+                kind.escape_debug().to_string(),
+                format!("no such file system is made; these are: {}", known.join(", ")),
+            )
         })?;
         let block = self.block(device)?;
         let (disk, part) = match block.place {

@@ -128,9 +128,12 @@ impl Session {
     pub fn unmount(&mut self, what: &str) -> Result<(), ShellError> {
         let device = self.block(what).map(|block| block.name);
         let directory = self.guest.as_ref().and_then(|guest| guest.canonical(Path::new(what)).ok());
-        let (directory, device) = (directory.unwrap_or_else(|| plain(Path::new(what))), device.as_deref().unwrap_or(what));
+        let (directory, device) =
+            (directory.unwrap_or_else(|| plain(Path::new(what))), device.as_deref().unwrap_or(what));
         let found = self.mounts.iter().rposition(|mounted| mounted.at == directory || mounted.device == device);
-        let Some(found) = found else { return Err(ShellError::unfit(what.escape_debug().to_string(), "it is not mounted")) };
+        let Some(found) = found else {
+            return Err(ShellError::unfit(what.escape_debug().to_string(), "it is not mounted"));
+        };
         let at = self.mounts.get(found).map(|mounted| mounted.at.clone()).unwrap_or_default();
         if let Some(below) = self.mounts.iter().find(|other| other.at != at && other.at.starts_with(&at)) {
             let what = format!("{} is mounted below it", shown(&below.at));
@@ -171,9 +174,17 @@ impl Session {
     /// # Errors
     /// There is none, or there are several.
     pub fn mount_system(&mut self) -> Result<crate::guest::Inspection, ShellError> {
+        if self.drives.is_empty() {
+            return Err(ShellError::NoDrives);
+        }
         let system = match self.systems()? {
             [system] => system.clone(),
-            [] => return Err(ShellError::unfit("-i", "no operating system was found; list-filesystems says what there is")),
+            [] => {
+                return Err(ShellError::unfit(
+                    "-i",
+                    "no operating system was found; list-filesystems says what there is",
+                ));
+            }
             several => {
                 let roots: Vec<_> = several.iter().map(|system| &*system.root).collect();
                 let what = format!("several operating systems were found, on {}; mount one of them", roots.join(", "));
@@ -210,9 +221,7 @@ impl Session {
             // What it lies on may lie on others in turn: then all drives count.
             Place::Above => self.view.as_ref().is_none_or(|view| {
                 let volume = view.above.list.iter().find(|volume| view.name_above(volume) == mounted.device);
-                volume.is_none_or(|volume| {
-                    volume.on.iter().any(|name| is_piece(name) || !name.starts_with("/dev/sd"))
-                })
+                volume.is_none_or(|volume| volume.on.iter().any(|name| is_piece(name) || !name.starts_with("/dev/sd")))
             }),
         };
         self.mounts.iter().find(|mounted| is_there(mounted)).map(|mounted| mounted.device.clone())

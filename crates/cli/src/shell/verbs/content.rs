@@ -22,7 +22,12 @@ pub const VERBS: &[Verb] = &[
     verb("wc-w", "PATH", "count words", wc_w),
     verb("wc-c", "PATH", "count bytes", wc_c),
     verb("checksum", "crc|sha1|sha224|sha256|sha384|sha512 PATH", "print a checksum", checksum),
-    verb("checksum-device", "crc|sha1|sha224|sha256|sha384|sha512 DEVICE", "print a checksum of a device", checksum_device),
+    verb(
+        "checksum-device",
+        "crc|sha1|sha224|sha256|sha384|sha512 DEVICE",
+        "print a checksum of a device",
+        checksum_device,
+    ),
     verb(
         "grep",
         "REGEX PATH [extended:BOOL] [fixed:BOOL] [insensitive:BOOL]",
@@ -170,7 +175,8 @@ fn wc_c(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 
 fn kind(call: &Call<'_>) -> anyhow::Result<Checksum> {
     let kind = call.text(0)?;
-    let known = || anyhow!("{}: no such checksum is made; these are: {}", kind.escape_debug(), Checksum::KINDS.join(", "));
+    let known =
+        || anyhow!("{}: no such checksum is made; these are: {}", kind.escape_debug(), Checksum::KINDS.join(", "));
     Checksum::new(kind).ok_or_else(known)
 }
 
@@ -247,7 +253,8 @@ fn search(shell: &Shell, call: &mut Call<'_>, pattern: Pattern, any_case: bool) 
         Pattern::Fixed => regex::escape(text),
     };
     let regex = RegexBuilder::new(&expression).case_insensitive(any_case).unicode(true).build();
-    let regex = regex.map_err(|_| anyhow!("{}: it is no regular expression that is known here", text.escape_debug()))?;
+    let regex =
+        regex.map_err(|_| anyhow!("{}: it is no regular expression that is known here", text.escape_debug()))?;
     let path = call.path(1);
     let out = &mut *call.out;
     lines(shell, path, &mut |line| if regex.is_match(line) { put(out, line) } else { Ok(true) })

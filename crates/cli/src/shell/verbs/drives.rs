@@ -8,8 +8,20 @@ use super::{Call, Shell, Verb, aliased, verb};
 
 pub const VERBS: &[Verb] = &[
     aliased("add-drive", &["add"], "IMAGE [readonly:BOOL] [format:FORMAT]", "add a disk image", add),
-    aliased("add-drive-ro", &["add-ro", "add-cdrom"], "IMAGE", "add a disk image to which nothing is written", add_read_only),
-    aliased("launch", &["run"], "", "nothing: there is no machine to be started, and any verb can be used at once", idle),
+    aliased(
+        "add-drive-ro",
+        &["add-ro", "add-cdrom"],
+        "IMAGE",
+        "add a disk image to which nothing is written",
+        add_read_only,
+    ),
+    aliased(
+        "launch",
+        &["run"],
+        "",
+        "nothing: there is no machine to be started, and any verb can be used at once",
+        idle,
+    ),
     verb("nr-devices", "", "print how many drives there are", count),
     verb("max-disks", "", "print how many there can be", most),
     verb("reopen", "", "forget all drives", reopen),

@@ -77,16 +77,8 @@ pub static GROUPS_OF_GUESTFS: [(&str, Option<&str>); 37] = [
 
 /// All of them, by groups.
 pub static ELSEWHERE: &[Elsewhere] = &[
-    not(
-        "Drives",
-        "a drive is an image on this machine; 'sparse' makes one",
-        "add-drive-scratch scratch",
-    ),
-    not(
-        "Drives",
-        "'inarch disk list' tells it",
-        "disk-format disk-virtual-size disk-has-backing-file",
-    ),
+    not("Drives", "a drive is an image on this machine; 'sparse' makes one", "add-drive-scratch scratch"),
+    not("Drives", "'inarch disk list' tells it", "disk-format disk-virtual-size disk-has-backing-file"),
     not(
         "Devices",
         "the readers do not tell it; 'statvfs' and 'inarch disk list' have the main numbers",
@@ -105,66 +97,30 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "pvs-full vgs-full lvs-full sfdisk-kernel-geometry sfdisk-disk-geometry pvuuid vguuid vgpvuuids vglvuuids md-detail vgmeta \
          md-stat part-get-gpt-attributes part-get-mbr-part-type vfs-minimum-size sfdisk-l",
     ),
-    not(
-        "Devices",
-        "one name is enough: that of 'list-filesystems'",
-        "lvm-canonical-lv-name",
-    ),
+    not("Devices", "one name is enough: that of 'list-filesystems'", "lvm-canonical-lv-name"),
     not(
         "Devices",
         "it is a property of a running machine",
         "blockdev-setro blockdev-setrw blockdev-getbsz blockdev-setra blockdev-setbsz",
     ),
-    not(
-        "Devices",
-        "no driver is needed: what is read is in docs/sources.md",
-        "ntfs-3g-probe filesystem-available",
-    ),
-    not(
-        "Mounts",
-        "'inarch mount IMAGE:VOLUME DIR' mounts on this machine",
-        "mount-local mount-local-run umount-local",
-    ),
-    not(
-        "Mounts",
-        "the first file system is mounted on /; others on directories of it",
-        "mkmountpoint rmmountpoint",
-    ),
-    not(
-        "Mounts",
-        "image files within a guest are not opened; 'download' gives them to this machine",
-        "mount-loop",
-    ),
-    not(
-        "Mounts",
-        "everything is mounted for reading",
-        "remount",
-    ),
-    not(
-        "Files",
-        "'ll' has no SELinux labels; 'getxattr PATH security.selinux' prints one",
-        "llz",
-    ),
+    not("Devices", "no driver is needed: what is read is in docs/sources.md", "ntfs-3g-probe filesystem-available"),
+    not("Mounts", "'inarch mount IMAGE:VOLUME DIR' mounts on this machine", "mount-local mount-local-run umount-local"),
+    not("Mounts", "the first file system is mounted on /; others on directories of it", "mkmountpoint rmmountpoint"),
+    not("Mounts", "image files within a guest are not opened; 'download' gives them to this machine", "mount-loop"),
+    not("Mounts", "everything is mounted for reading", "remount"),
+    not("Files", "'ll' has no SELinux labels; 'getxattr PATH security.selinux' prints one", "llz"),
     not(
         "Files",
         "'inarch image IMAGE:VOLUME:/DIR -o FILE.tar' writes archives; 'copy-out' copies files",
         "tar-out cpio-out tgz-out txz-out",
     ),
-    not(
-        "Files",
-        "a picture is shown by a program of this machine, after 'download'",
-        "display",
-    ),
+    not("Files", "a picture is shown by a program of this machine, after 'download'", "display"),
     not(
         "What files are",
         "it would need libmagic; 'download' or a pipe gives file(1) the bytes: cat PATH | file -",
         "file zfile",
     ),
-    not(
-        "What files are",
-        "'inspect-get-arch' tells that of the system",
-        "file-architecture",
-    ),
+    not("What files are", "'inspect-get-arch' tells that of the system", "file-architecture"),
     not(
         "What files are",
         "'getxattr PATH system.posix_acl_access' and 'getxattr PATH security.capability' print the bytes",
@@ -185,11 +141,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "use a pipe: cat PATH | COMMAND",
         "strings-e initrd-list initrd-cat base64-out checksums-out compress-out zgrep zegrep zfgrep zgrepi zegrepi zfgrepi",
     ),
-    not(
-        "Content",
-        "use a pipe or 'download'",
-        "compress-device-out",
-    ),
+    not("Content", "use a pipe or 'download'", "compress-device-out"),
     not(
         "Inspection",
         "it is not told",
@@ -208,21 +160,13 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "'mkfs' makes the usual ones, and 'inarch disk format' takes any option of the tool",
         "mkfs-btrfs mke2fs mkswap-U mke2journal mke2journal-L mke2journal-U mke2fs-J mke2fs-JL mke2fs-JU",
     ),
-    not(
-        "Making disks",
-        "'inarch image SRC -o FILE.squashfs' makes one",
-        "mksquashfs",
-    ),
+    not("Making disks", "'inarch image SRC -o FILE.squashfs' makes one", "mksquashfs"),
     handed_on(
         "Making disks",
         "pvcreate vgcreate lvcreate lvm-remove-all lvremove vgremove pvremove pvresize lvresize lvrename vgrename lvresize-free \
          pvresize-size md-create md-stop lvcreate-free pvchange-uuid pvchange-uuid-all vgchange-uuid vgchange-uuid-all",
     ),
-    not(
-        "The shell",
-        "'help VERB' and docs/shell.md explain the verbs",
-        "man manual",
-    ),
+    not("The shell", "'help VERB' and docs/shell.md explain the verbs", "man manual"),
     handed_on(
         "Files, changed",
         "write write-append copy-in touch rm rmdir rm-rf mkdir mkdir-p chmod chown upload tar-in cp cp-a mv scrub-file \
@@ -276,10 +220,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "no program of the guest is run on this machine; 'inarch run --root IMAGE' runs it in a virtual machine",
         "command command-lines command-out sh sh-lines sh-out rsync rsync-in rsync-out",
     ),
-    handed_on(
-        "Boot loaders",
-        "grub-install syslinux extlinux",
-    ),
+    handed_on("Boot loaders", "grub-install syslinux extlinux"),
     not(
         "Journal",
         "'copy-out /var/log/journal DIR' and 'journalctl -D DIR' show a journal",
@@ -297,11 +238,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "luks-format luks-format-cipher luks-add-key luks-kill-slot cryptsetup-open cryptsetup-close clevis-luks-unlock luks-open \
          luks-open-ro luks-close",
     ),
-    not(
-        "LUKS",
-        "'vfs-uuid' prints it",
-        "luks-uuid",
-    ),
+    not("LUKS", "'vfs-uuid' prints it", "luks-uuid"),
     not(
         "Windows' dynamic disks",
         "dynamic disks of Windows are not read",

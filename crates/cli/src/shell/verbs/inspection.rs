@@ -16,15 +16,14 @@ pub const VERBS: &[Verb] = &[
     verb("inspect-get-minor-version", "ROOT", "print the second number of its version, or 0", minor),
     verb("inspect-get-arch", "ROOT", "print its architecture", arch),
     verb("inspect-get-hostname", "ROOT", "print its name in the network", hostname),
-    verb("inspect-get-package-format", "ROOT", "print how its packages are kept: deb, rpm, apk, pacman", package_format),
-    verb("inspect-get-package-management", "ROOT", "print what installs them: apt, dnf, apk, pacman", package_tool),
-    aliased(
-        "inspect-list-applications2",
-        &["inspect-list-applications"],
+    verb(
+        "inspect-get-package-format",
         "ROOT",
-        "list its packages",
-        applications,
+        "print how its packages are kept: deb, rpm, apk, pacman",
+        package_format,
     ),
+    verb("inspect-get-package-management", "ROOT", "print what installs them: apt, dnf, apk, pacman", package_tool),
+    aliased("inspect-list-applications2", &["inspect-list-applications"], "ROOT", "list its packages", applications),
     verb("inspect-get-mountpoints", "ROOT", "print what it mounts where", mountpoints),
     verb("inspect-get-filesystems", "ROOT", "list the devices that it mounts", filesystems),
 ];

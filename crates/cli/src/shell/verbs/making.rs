@@ -13,7 +13,12 @@ pub const VERBS: &[Verb] = &[
     verb("disk-create", "IMAGE raw|qcow2 SIZE [preallocation:KIND]", "make an image", create),
     verb("part-disk", "DEVICE mbr|gpt", "write a table with one partition of the whole disk", part_disk),
     verb("part-init", "DEVICE mbr|gpt", "begin a table without partitions", part_init),
-    verb("part-add", "DEVICE primary FIRST LAST", "add a partition of these sectors to a table that part-init began", part_add),
+    verb(
+        "part-add",
+        "DEVICE primary FIRST LAST",
+        "add a partition of these sectors to a table that part-init began",
+        part_add,
+    ),
     verb("sfdiskM", "DEVICE LINES", "write a table of partitions in megabytes; ',' is one of the whole disk", sfdisk),
     verb("mkfs", "TYPE DEVICE [blocksize:BYTES] [label:LABEL]", "make a file system", mkfs),
     verb("mkfs-b", "TYPE BLOCKSIZE DEVICE", "make a file system with blocks of that size", mkfs_b),

@@ -13,7 +13,12 @@ pub const VERBS: &[Verb] = &[
     verb("mount", "DEVICE DIR", "mount a file system; nothing is written to it", mount),
     verb("mount-ro", "DEVICE DIR", "the same", mount),
     verb("mount-options", "OPTIONS DEVICE DIR", "mount with options, of which subvol= matters", mount_options),
-    verb("mount-vfs", "OPTIONS TYPE DEVICE DIR", "the same; the type is that of the file system in any case", mount_vfs),
+    verb(
+        "mount-vfs",
+        "OPTIONS TYPE DEVICE DIR",
+        "the same; the type is that of the file system in any case",
+        mount_vfs,
+    ),
     aliased("umount", &["unmount"], "DEVICE-OR-DIR", "unmount a file system", unmount),
     aliased("umount-all", &["unmount-all"], "", "unmount all", unmount_all),
     verb("mounts", "", "list the devices that are mounted", mounts),
@@ -52,7 +57,9 @@ fn mounts(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 
 fn mountpoints(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     let mounts = shell.session.mounts();
-    mounts.iter().try_for_each(|mount| call.line(format_args!("{}: {}", shown(mount.device.as_ref()), shown(&mount.at))))
+    mounts
+        .iter()
+        .try_for_each(|mount| call.line(format_args!("{}: {}", shown(mount.device.as_ref()), shown(&mount.at))))
 }
 
 fn statvfs(shell: &mut Shell, call: &mut Call<'_>) -> Done {

@@ -65,7 +65,8 @@ fn no_two_verbs_have_one_name() {
 fn usages_say_how_many_words_there_are() {
     let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
     let mut out = Vec::new();
-    let mut fits = |name: &str, given: &[&str]| Call::new(Verb::named(name).unwrap(), &words(given), 0, &mut out).is_ok();
+    let mut fits =
+        |name: &str, given: &[&str]| Call::new(Verb::named(name).unwrap(), &words(given), 0, &mut out).is_ok();
     assert!(fits("ls", &["/"]) && !fits("ls", &[]) && !fits("ls", &["/", "/"]));
     assert!(fits("copy-out", &["/a", "."]) && fits("copy-out", &["/a", "/b", "."]) && !fits("copy-out", &["/a"]));
     assert!(fits("help", &[]) && fits("help", &["ls"]) && !fits("help", &["ls", "ll"]));
