@@ -115,6 +115,11 @@ impl Guest {
         Guest { volume, image: PathBuf::new(), notes }
     }
 
+    /// Its files.
+    pub(crate) fn volume(&self) -> Arc<dyn Volume> {
+        Arc::clone(&self.volume)
+    }
+
     /// Lines about the image that the user should read.
     pub fn notes(&self) -> &[String] {
         &self.notes

@@ -8,6 +8,7 @@
 //!
 //! A session prints nothing. It writes to images only where a verb makes something in them.
 
+mod archive;
 pub mod content;
 mod drives;
 pub mod history;
@@ -72,6 +73,9 @@ pub enum ShellError {
     /// Something cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
+    /// An archive cannot be written.
+    #[error(transparent)]
+    Archive(#[from] Box<crate::JobError>),
     /// There is no such thing, or it does not fit.
     #[error("{about}: {what}")]
     Unfit {

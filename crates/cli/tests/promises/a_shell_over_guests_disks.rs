@@ -49,6 +49,7 @@ fn a_session_of_2009_runs_as_typed() {
         dir.path(),
         &[],
         "alloc test.img 10M
+        !stat -c %b test.img
         run
         sfdiskM /dev/sda ,
         mkfs ext2 /dev/sda1
@@ -60,11 +61,10 @@ fn a_session_of_2009_runs_as_typed() {
         help mkfs",
     );
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[..3], ["9437184", "/dev/sda1: ext2", "done"], "{said}");
-    assert!(lines[3].starts_with("mkfs TYPE DEVICE"), "{said}");
-    let image = dir.path().join("test.img");
-    let made = image.metadata().unwrap();
-    assert_eq!((made.len(), made.blocks()), (10 << 20, 10 << 11), "alloc takes the room");
+    // It takes its room.
+    assert_eq!(lines[..4], ["20480", "9437184", "/dev/sda1: ext2", "done"], "{said}");
+    assert!(lines[4].starts_with("mkfs TYPE DEVICE"), "{said}");
+    assert_eq!(dir.path().join("test.img").metadata().unwrap().len(), 10 << 20);
     let table = host("/sbin/sfdisk", &["-d", "test.img"], dir.path());
     assert!(
         table.contains("label: dos") && table.contains("start=        2048, size=       18432, type=83"),
@@ -220,6 +220,19 @@ fn what_is_read_is_what_the_usual_programs_say() {
     }
     let after = (fs::read(&image).unwrap(), image.metadata().unwrap().mtime());
     assert!(before == after, "the image was changed");
+
+    // The same in containers, and in one that needs another file.
+    let convert = "for format in qcow2 vdi vpc vmdk vhdx; do qemu-img convert -O $format guest.img guest.$format; done
+        qemu-img create -q -f qcow2 -b guest.qcow2 -F qcow2 above.qcow2; sha256sum < home.img | cut -d' ' -f1";
+    let sum = host("sh", &["-ec", convert], dir.path());
+    for image in ["guest.qcow2", "guest.vdi", "guest.vpc", "guest.vmdk", "guest.vhdx"] {
+        assert_eq!(verb(dir.path(), &[image, "checksum-device", "sha256", "/dev/sda2"]), sum, "{image}");
+    }
+    assert_eq!(verb(dir.path(), &["above.qcow2", "--with", "guest.qcow2", "-i", "inspect-os"]), "/dev/sda1\n");
+    assert_one_line(
+        &inarch(["shell", dir.path().join("above.qcow2").to_str().unwrap(), "-i"]),
+        &["guest.qcow2", "--with"],
+    );
 }
 
 #[test]
@@ -236,14 +249,19 @@ fn files_are_copied_out() {
         download-offset /dir/numbers part 100 50
         copy-out /dir /etc/fstab .
         find0 /home list
+        tar-out /dir dir.tar
+        cpio-out /home home.cpio
+        -tar-out /none none.tar
         -download /dir .
         -download /dir/none none",
     );
     let same = "cmp out/sparse root/dir/sparse; cmp out/home.img home.img; cmp out/part <(tail -c +101 root/dir/numbers | head -c 50)
         diff -r --no-dereference out/dir root/dir 2>&1 | grep -v fifo || true; cmp out/fstab root/etc/fstab
-        test $(du -k out/sparse | cut -f1) -lt 100; cmp out/list <(printf 'user\\0user/notes\\0'); ls out";
+        test $(du -k out/sparse | cut -f1) -lt 100; cmp out/list <(printf 'user\\0user/notes\\0')
+        mkdir tar; tar xf out/dir.tar -C tar; diff -r --no-dereference tar root/dir 2>&1 | grep -v fifo || true
+        cpio -t --quiet < out/home.cpio | grep -qx user/notes; ls out";
     let left = host("bash", &["-ec", same], dir.path());
-    assert_eq!(left, "dir\nfstab\nhome.img\nlist\npart\nsparse\n");
+    assert_eq!(left, "dir\ndir.tar\nfstab\nhome.cpio\nhome.img\nlist\npart\nsparse\n");
 }
 
 /// Several disks, with a volume group over two of them, and an array.
@@ -385,9 +403,9 @@ fn nothing_is_written_with_ro() {
     let said = told(
         dir.path(),
         &["guest.img"],
-        "vfs-type /dev/sda2\nmkfs ext2 /dev/sda2\nvfs-type /dev/sda2\nmount /dev/sda1 /\n!touch guest.img\n-cat /dir/random | wc -c\nreopen\nadd guest.img\nvfs-type /dev/sda2",
+        "vfs-type /dev/sda2\nmount /dev/sda1 /\nmkfs ext2 /dev/sda2\nvfs-type /dev/sda2\ncat /etc/hostname\n!touch guest.img\n-cat /dir/random | wc -c\nreopen\nadd guest.img\nvfs-type /dev/sda2",
     );
-    assert_eq!(said, "ext4\next2\n0\next2\n");
+    assert_eq!(said, "ext4\next2\nbox\n0\next2\n");
 }
 
 /// A guest chooses the names of its files, labels and volumes.

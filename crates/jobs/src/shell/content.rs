@@ -371,6 +371,36 @@ mod tests {
         assert_eq!(Dump::default().finish(), "");
     }
 
+    /// Where the pieces are cut makes no difference.
+    #[test]
+    fn pieces_can_be_cut_anywhere() {
+        use proptest::prelude::*;
+        let bytes = prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\n'), Just(0), Just(b'a')], 0..200);
+        proptest!(|(bytes in bytes, cuts in prop::collection::vec(0..200usize, 0..5))| {
+            let mut pieces: Vec<&[u8]> = Vec::new();
+            let mut rest = &*bytes;
+            for cut in cuts {
+                let (piece, after) = rest.split_at(cut.min(rest.len()));
+                pieces.push(piece);
+                rest = after;
+            }
+            pieces.push(rest);
+            prop_assert_eq!(lines(&pieces, 1000), lines(&[&bytes], 1000));
+            let of = |pieces: &[&[u8]]| {
+                let (mut counts, mut dump, mut texts) = (Counts::default(), Dump::default(), Texts::default());
+                let (mut text, mut out) = (String::new(), Vec::new());
+                for piece in pieces {
+                    counts.feed(piece);
+                    text += &dump.feed(piece);
+                    texts.feed(piece, &mut out);
+                }
+                texts.finish(&mut out);
+                (counts.finish(), text + &dump.finish(), out)
+            };
+            prop_assert_eq!(of(&pieces), of(&[&bytes]));
+        });
+    }
+
     #[test]
     fn texts_have_four_letters() {
         let (mut texts, mut out) = (Texts::default(), Vec::new());

@@ -177,6 +177,7 @@ impl Session {
         };
         let made = format(&request);
         self.forget(disk);
+        self.remount();
         Ok(made?)
     }
 }

@@ -21,6 +21,9 @@ pub(super) struct Mounted {
     device: String,
     place: Place,
     at: PathBuf,
+    options: String,
+    /// Whether it is the root of an operating system, which may be a subvolume that no option names.
+    is_system: bool,
     files: Arc<dyn Volume>,
 }
 
@@ -42,6 +45,7 @@ impl Session {
     /// # Errors
     /// It has no file system that is read, or there is no such directory.
     pub fn mount(&mut self, device: &str, at: &Path, options: &str) -> Result<(), ShellError> {
+        let (device, place, files) = self.open(device, options)?;
         let at = match &self.guest {
             Some(guest) => guest.canonical(at)?,
             None => plain(at),
@@ -52,8 +56,7 @@ impl Session {
         if self.mounts.iter().any(|mounted| mounted.at == at) {
             return Err(ShellError::unfit(shown(&at), "something is mounted there; umount it first"));
         }
-        let (device, place, files) = self.open(device, options)?;
-        self.put(Mounted { device, place, at, files })
+        self.put(Mounted { device, place, at, options: options.to_owned(), is_system: false, files })
     }
 
     /// The file system of a device, or its subvolume, and the device's usual name.
@@ -194,7 +197,8 @@ impl Session {
         self.unmount_all();
         let (device, place, files) = self.open(&system.root, "")?;
         let root = parse(|_| root_of(&files))?.unwrap_or(files);
-        self.put(Mounted { device, place, at: PathBuf::from(ROOT), files: root })?;
+        let (at, options) = (PathBuf::from(ROOT), String::new());
+        self.put(Mounted { device, place, at, options, is_system: true, files: root })?;
         for (mount, volume) in &system.mounts {
             if mount.directory == ROOT {
                 continue;
@@ -209,6 +213,24 @@ impl Session {
             }
         }
         Ok(system)
+    }
+
+    /// Opens anew what is mounted, after a drive was written to. What cannot be opened any more is not mounted then, with all that was mounted after it.
+    pub(super) fn remount(&mut self) {
+        let mounted = std::mem::take(&mut self.mounts);
+        for Mounted { device, at, options, is_system, .. } in mounted {
+            let opened = self.open(&device, &options).and_then(|(device, place, files)| {
+                let root = if is_system { parse(|_| root_of(&files))? } else { None };
+                Ok(Mounted { device, place, at, options, is_system, files: root.unwrap_or(files) })
+            });
+            if let Err(error) = opened.and_then(|mounted| self.put(mounted)) {
+                self.notes.push(format!("it is not mounted any more: {error}"));
+                break;
+            }
+        }
+        if self.mounts.is_empty() {
+            self.guest = None;
+        }
     }
 
     /// The device that is mounted and lies on a disk, or on a partition of it.

@@ -109,11 +109,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
     not("Mounts", "image files within a guest are not opened; 'download' gives them to this machine", "mount-loop"),
     not("Mounts", "everything is mounted for reading", "remount"),
     not("Files", "'ll' has no SELinux labels; 'getxattr PATH security.selinux' prints one", "llz"),
-    not(
-        "Files",
-        "'inarch image IMAGE:VOLUME:/DIR -o FILE.tar' writes archives; 'copy-out' copies files",
-        "tar-out cpio-out tgz-out txz-out",
-    ),
+    not("Files", "'tar-out' writes an archive, and gzip or xz compress it", "tgz-out txz-out"),
     not("Files", "a picture is shown by a program of this machine, after 'download'", "display"),
     not(
         "What files are",

@@ -30,6 +30,8 @@ pub const VERBS: &[Verb] = &[
     verb("download", "PATH-OR-DEVICE LOCAL", "copy a file, or a device, to a file of this machine", download),
     verb("download-offset", "PATH-OR-DEVICE LOCAL OFFSET SIZE", "the same for a part of it", download_offset),
     verb("copy-out", "PATH... LOCALDIR", "copy files and directories into a directory of this machine", copy_out),
+    verb("tar-out", "DIR LOCAL", "write a directory as a tar archive of this machine", tar_out),
+    verb("cpio-out", "DIR LOCAL", "write a directory as a cpio archive (newc) of this machine", cpio_out),
 ];
 
 type Done = anyhow::Result<()>;
@@ -265,6 +267,23 @@ fn copy_out(shell: &mut Shell, call: &mut Call<'_>) -> Done {
         }
     }
     lost.end()
+}
+
+fn tar_out(shell: &mut Shell, call: &mut Call<'_>) -> Done {
+    archive(shell, call, "tar")
+}
+
+fn cpio_out(shell: &mut Shell, call: &mut Call<'_>) -> Done {
+    archive(shell, call, "cpio")
+}
+
+fn archive(shell: &Shell, call: &Call<'_>, format: &str) -> Done {
+    let (directory, output) = (call.path(0), call.path(1));
+    if output == Path::new("-") {
+        bail!("-: an archive is written to a file; a FIFO will do");
+    }
+    shell.session.archive(directory, output, format)?.notes.iter().for_each(complain);
+    Ok(())
 }
 
 impl Shell {
