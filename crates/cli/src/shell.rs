@@ -32,6 +32,7 @@ use verbs::Verb;
 
 /// Options of `inarch shell`.
 #[derive(Args, Debug, Default)]
+#[command(override_usage = "inarch shell [OPTIONS] [IMAGE]... [VERB [WORD]... [: VERB [WORD]...]...]")]
 #[command(after_help = "\
 Examples:
   inarch shell guest.qcow2 -i
@@ -39,7 +40,7 @@ Examples:
   inarch shell --ro guest.img -m /dev/sda1 cat /etc/fstab
   inarch shell < script
 
-The verbs are guestfish's: 'help' lists them. Words up to the first verb are images. Verbs on the command line are separated by ' : '.
+The verbs are guestfish's: 'inarch shell help' lists them.
 
 Images are opened at once, and are read when a verb asks. The files in them are read only; tables and file systems are made where a verb says so, \
 unless --ro is given.")]
@@ -77,8 +78,8 @@ pub struct ShellArguments {
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Images, and then verbs
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "IMAGE... VERB...")]
+    /// Images up to the first verb, and then verbs with their words, separated by ' : '
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
     words: Vec<OsString>,
 }
 

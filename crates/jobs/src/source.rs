@@ -5,7 +5,7 @@ mod disk_image;
 mod error;
 mod foreign;
 pub(crate) mod identity;
-mod in_use;
+pub(crate) mod in_use;
 mod kind;
 mod open;
 

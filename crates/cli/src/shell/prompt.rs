@@ -1,6 +1,7 @@
 //! The prompt: a line editor with history and completion.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,21 +65,26 @@ pub fn talk(shell: Shell, mounted: &[String]) -> anyhow::Result<ExitCode> {
     }
     answer("'help' lists the verbs, 'quit' or Ctrl-D ends. Nothing is booted: verbs work at once.\n")?;
     answer(mounted.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    let ended = read_lines(&shell, &mut editor);
-    if let Ok(path) = &history
-        && let Err(error) = editor.append_history(path)
-    {
-        complain(format_args!("lines are not remembered: {error}"));
-    }
-    ended
+    read_lines(&shell, &mut editor, history.ok())
 }
 
-fn read_lines(shell: &Rc<RefCell<Shell>>, editor: &mut Editor<Asked, FileHistory>) -> anyhow::Result<ExitCode> {
+/// Lines are remembered at once: a shell may be killed. `history` is where.
+fn read_lines(
+    shell: &Rc<RefCell<Shell>>,
+    editor: &mut Editor<Asked, FileHistory>,
+    mut history: Option<PathBuf>,
+) -> anyhow::Result<ExitCode> {
     while !shell.borrow().has_ended {
         match editor.readline(PROMPT) {
             Ok(line) => {
                 if !line.trim().is_empty() {
                     editor.add_history_entry(&*line)?;
+                }
+                if let Some(path) = &history
+                    && let Err(error) = editor.append_history(path)
+                {
+                    complain(format_args!("lines are not remembered: {error}"));
+                    history = None;
                 }
                 if let Err(failed) = shell.borrow_mut().run_line(line.as_bytes(), 0) {
                     complain(format_args!("{:#}", failed.error));

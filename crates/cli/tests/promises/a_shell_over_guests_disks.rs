@@ -429,3 +429,42 @@ fn hostile_names_do_nothing() {
     assert!(!stderr(&output).contains('\x1b'), "{}", stderr(&output));
     assert!(!stderr(&script(dir.path(), &["image"], "mount \"/dev/\\x1b[2J\" /")).contains('\x1b'));
 }
+
+/// At a terminal, which script(1) makes: a prompt, completion, history for the user alone, and no end at a failure.
+#[test]
+fn a_terminal_has_a_prompt() {
+    let dir = scratch();
+    guest(dir.path());
+    let talk = |keys: &str| {
+        let command = format!("{INARCH} shell guest.img -i");
+        let mut child = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .current_dir(dir.path())
+            .env("XDG_STATE_HOME", dir.path().join("state"))
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script starts");
+        child.stdin.take().expect("piped").write_all(keys.as_bytes()).expect("keys are read");
+        let output = child.wait_with_output().expect("script ends");
+        assert_status(&output, 0);
+        stdout(&output)
+    };
+    let said = talk("cat /none\ncat /dir/li\tes\nhead-n 1 /dir/nu\t\nquit\n");
+    for part in ["Operating system: Debian 12", "><fs> ", "inarch: cat: /none: there is no such file", "three"] {
+        assert!(said.contains(part), "'{part}' is not in: {said}");
+    }
+    let history = dir.path().join("state/inarch/shell.history");
+    let lines = fs::read_to_string(&history).unwrap();
+    assert!(lines.ends_with("cat /none\ncat /dir/lines\nhead-n 1 /dir/numbers \nquit\n"), "{lines}");
+    assert_eq!(history.metadata().unwrap().mode() & 0o777, 0o600);
+    // Ctrl-D ends; the lines of before are remembered.
+    talk("echo again\n\x04");
+    assert!(fs::read_to_string(&history).unwrap().ends_with("quit\necho again\n"));
+    // A history that another user could have made is not used.
+    fs::remove_file(&history).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &history).unwrap();
+    let said = talk("quit\n");
+    assert!(said.contains("lines are not remembered"), "{said}");
+}

@@ -11,7 +11,8 @@ use inarch_disk::{
 use super::{DriveOptions, Session, ShellError};
 use crate::examine::{ExamineError, examine_one};
 use crate::guest::{Inspection, systems};
-use crate::source::{DiskImage, OpenError, OpenedDisk, parse};
+use crate::source::{DiskImage, OpenError, OpenedDisk, in_use, parse};
+use crate::text::shown;
 
 /// The most bytes of a device that are read at once.
 const PIECE: u64 = 1 << 20;
@@ -160,12 +161,15 @@ impl Session {
 
     fn read_drives(&mut self) -> Result<View, ShellError> {
         let images = self.drives.iter_mut().map(Drive::open).collect::<Result<Vec<_>, _>>()?;
+        let used = |drive: &Drive| in_use::note(&drive.path).map(|note| format!("{}: {note}", shown(&drive.path)));
+        let in_use: Vec<Option<String>> = self.drives.iter().map(used).collect();
         let drives = &mut self.drives;
         let mut notes = Vec::new();
         let view = parse(|parsing| {
             let mut disks = Vec::new();
             for (drive, image) in drives.iter_mut().zip(images) {
                 if let Some(image) = image {
+                    notes.extend(in_use.get(disks.len()).cloned().flatten());
                     let opened = image.disk(parsing, drive.options.format);
                     let opened = opened.map_err(|error| ShellError::Container { path: drive.path.clone(), error })?;
                     drive.disk = Some(opened);
