@@ -38,6 +38,8 @@ pub enum Command {
     Trace(crate::trace::TraceArguments),
     /// Look at a disk image: its partitions, and what they hold
     Disk(crate::disk::DiskArguments),
+    /// Look into guest disks with guestfish's verbs, at a prompt or by a script
+    Shell(crate::shell::ShellArguments),
     /// Mount a tree on this machine
     Mount(crate::mount::MountArguments),
     /// Unmount what 'inarch mount' has mounted

@@ -2,7 +2,7 @@
 
 mod compare;
 mod create;
-mod files;
+pub mod files;
 mod format;
 mod inspect;
 mod partition;

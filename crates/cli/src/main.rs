@@ -22,6 +22,7 @@ mod runs;
 mod sandbox;
 mod say;
 mod serve;
+mod shell;
 mod signals;
 mod size;
 mod source;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Disk(arguments) => disk::run(arguments),
+        Command::Shell(arguments) => shell::run(arguments),
         Command::Mount(arguments) if is_background => mount::serve(arguments),
         Command::Mount(arguments) => mount::run(arguments, words.get(1..).unwrap_or_default()),
         Command::Umount(arguments) => umount::run(arguments),

@@ -63,6 +63,8 @@ pub struct Above {
 pub struct Volumes {
     /// Arrays, then logical volumes.
     pub list: Vec<Above>,
+    /// The names of the volume groups of LVM, those without volumes too.
+    pub groups: Vec<String>,
     /// What is damaged or missing: a line each.
     pub notes: Vec<String>,
 }

@@ -57,10 +57,10 @@ pub use identifiers::guid;
 use inarch_block::Backing;
 use inarch_confine::Parsing;
 pub use keys::{Key, Keys};
-pub use names::Names;
+pub use names::{Names, device_name, device_of};
 pub use signature::Signature;
 pub use space::{Space, space};
-pub use volumes::{DiskVolume, volumes};
+pub use volumes::{DiskVolume, volumes, volumes_of};
 pub use window::Window;
 
 /// What is on a disk.

@@ -30,7 +30,7 @@ impl Names {
             return name.clone();
         }
         let part = self.part.map_or_else(String::new, |part| part.to_string());
-        format!("/dev/sd{}{part}", letters(self.disk))
+        device_name(self.disk) + &part
     }
 
     /// Whether it is the partition that Windows names by the signature of a disk's master boot record and the byte at which it starts.
@@ -76,7 +76,7 @@ impl Names {
         }
         match (self.part, name.parse::<u32>()) {
             (Some(part), Ok(wanted)) => self.disk == 0 && part == wanted,
-            _ => device(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
+            _ => device_of(name).is_some_and(|(disk, part)| (self.disk, self.part) == (disk, part)),
         }
     }
 }
@@ -91,6 +91,11 @@ fn is_name_above(own: &str, name: &str) -> bool {
     own == name || mapped() == name || (is_number && name == format!("md{volume}"))
 }
 
+/// The name that a guest with SCSI or SATA disks has for its disk of this number, from 0: `/dev/sda`.
+pub fn device_name(disk: usize) -> String {
+    format!("/dev/sd{}", letters(disk))
+}
+
 /// `a` for 0, `z` for 25, `aa` for 26: `sd_format_disk_name` of Linux's drivers/scsi/sd.c.
 fn letters(disk: usize) -> String {
     let last = char::from(b'a' + u8::try_from(disk % 26).unwrap_or_default());
@@ -101,7 +106,7 @@ fn letters(disk: usize) -> String {
 }
 
 /// The disk (from 0) and the partition of a device's name, with or without `/dev/`: `sda1`, `vdb`, `hda`, `xvda2`, `nvme0n1p3`, `mmcblk0p1`.
-fn device(name: &str) -> Option<(usize, Option<u32>)> {
+pub fn device_of(name: &str) -> Option<(usize, Option<u32>)> {
     let name = name.strip_prefix("/dev/").unwrap_or(name);
     if let Some(numbers) = name.strip_prefix("nvme").or_else(|| name.strip_prefix("mmcblk")) {
         let (disk, part) = numbers.split_once('p').map_or((numbers, None), |(disk, part)| (disk, Some(part)));
@@ -216,7 +221,7 @@ mod tests {
     fn disks_have_letters_as_in_linux() {
         for (disk, name) in [(0, "a"), (25, "z"), (26, "aa"), (27, "ab"), (701, "zz")] {
             assert_eq!(letters(disk), name);
-            assert_eq!(device(&format!("sd{name}")), Some((disk, None)));
+            assert_eq!(device_of(&format!("sd{name}")), Some((disk, None)));
         }
         assert_eq!(unescaped(r"a\x2fb\xzz\x"), r"a/b\xzz\x");
     }

@@ -147,6 +147,9 @@ pub enum TableError {
     /// Only the last can take the rest.
     #[error("partition {0} takes the rest, so none can follow it")]
     RestNotLast(usize),
+    /// It overlaps another one, or lies where no partition can.
+    #[error("partition {0} overlaps another one, or the places of the table itself")]
+    Place(usize),
     /// A partition without a byte.
     #[error("partition {0} has no size")]
     Empty(usize),
@@ -198,13 +201,48 @@ pub fn plan(
     wanted: &[Wanted],
     random: &mut dyn FnMut() -> [u8; 16],
 ) -> Result<NewTable, TableError> {
+    let end = check(kind, size, sector, wanted.len())?;
+    let parts = place(end, sector, wanted).map_err(|error| match error {
+        TableError::NoRoom { number: 1, .. } if size < 3 * ALIGNMENT => TableError::TooSmall(size),
+        error => error,
+    })?;
+    pieces(kind, size, sector, (wanted, parts), random)
+}
+
+/// Plans a table whose partitions lie where they are told to: `wanted` and where each lies, in bytes.
+///
+/// # Errors
+/// See [`TableError`]; [`TableError::Place`] if one overlaps another, or lies where the table does.
+pub fn plan_at(
+    kind: TableKind,
+    size: u64,
+    sector: u64,
+    (wanted, places): (&[Wanted], &[Placed]),
+    random: &mut dyn FnMut() -> [u8; 16],
+) -> Result<NewTable, TableError> {
+    let end = check(kind, size, sector, wanted.len())?;
+    let first = if kind == TableKind::Gpt { entries_length().saturating_add(2 * sector) } else { sector };
+    let end_of = |part: &Placed| part.start.saturating_add(part.length);
+    for (number, part) in (1..).zip(places) {
+        let overlaps = |other: &Placed| other.start < end_of(part) && part.start < end_of(other);
+        let is_whole = part.start.is_multiple_of(sector) && part.length.is_multiple_of(sector) && part.length > 0;
+        let is_taken = places.iter().take(number - 1).any(overlaps);
+        if part.start < first || end_of(part) > end || !is_whole || is_taken {
+            return Err(TableError::Place(number));
+        }
+    }
+    pieces(kind, size, sector, (wanted, places.to_vec()), random)
+}
+
+/// Checks what holds for every table; returns where partitions must end.
+fn check(kind: TableKind, size: u64, sector: u64, count: usize) -> Result<u64, TableError> {
     if !matches!(sector, 512 | 4096) {
         return Err(TableError::Sector(sector));
     }
     let is_gpt = kind == TableKind::Gpt;
     let (most, hint) = if is_gpt { (ENTRIES as usize, "") } else { (4, "; use a GPT") };
-    if wanted.len() > most {
-        return Err(TableError::TooMany { kind: kind.name(), most, count: wanted.len(), hint });
+    if count > most {
+        return Err(TableError::TooMany { kind: kind.name(), most, count, hint });
     }
     if !is_gpt && sector != MBR_SECTOR {
         return Err(TableError::MbrSector(sector));
@@ -212,11 +250,21 @@ pub fn plan(
     // The second copy of a GPT: its entries, and its header in the last sector.
     let behind = if is_gpt { entries_length().saturating_add(sector) } else { 0 };
     let end = (size / sector).saturating_mul(sector).saturating_sub(behind);
-    let parts = place(end, sector, wanted).map_err(|error| match error {
-        TableError::NoRoom { number: 1, .. } if size < 3 * ALIGNMENT => TableError::TooSmall(size),
-        error => error,
-    })?;
-    let pieces = if is_gpt { gpt(size, sector, wanted, &parts, random)? } else { mbr(wanted, &parts, random)? };
+    // Without partitions nothing else finds out that there is no room.
+    if size < behind.saturating_add(ALIGNMENT) { Err(TableError::TooSmall(size)) } else { Ok(end) }
+}
+
+fn pieces(
+    kind: TableKind,
+    size: u64,
+    sector: u64,
+    (wanted, parts): (&[Wanted], Vec<Placed>),
+    random: &mut dyn FnMut() -> [u8; 16],
+) -> Result<NewTable, TableError> {
+    let pieces = match kind {
+        TableKind::Gpt => gpt(size, sector, wanted, &parts, random)?,
+        TableKind::Mbr => mbr(wanted, &parts, random)?,
+    };
     Ok(NewTable { parts, pieces })
 }
 

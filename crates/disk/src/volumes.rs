@@ -7,7 +7,7 @@ use inarch_block::Backing;
 use inarch_confine::Parsing;
 
 use crate::above::Kind;
-use crate::{Above, DiskError, Keys, Names, Piece, Signature, above, examine};
+use crate::{Above, Disk, DiskError, Keys, Names, Piece, Signature, Volumes, above, device_name, examine};
 
 /// What can hold a file system: a partition, a whole disk that has no partition table, or a volume that lies on those.
 pub struct DiskVolume {
@@ -26,17 +26,30 @@ pub struct DiskVolume {
 /// # Errors
 /// As [`examine`].
 pub fn volumes(parsing: Parsing, disks: &[Arc<dyn Backing>], keys: &Keys) -> Result<Vec<DiskVolume>, DiskError> {
-    let mut pieces = Vec::new();
-    for (number, image) in disks.iter().enumerate() {
-        let examined = examine(parsing, image)?;
-        let name = number.to_string();
-        pieces.extend(examined.pieces(image, number, &name));
-    }
-    let found = above(parsing, &pieces, keys)?.list;
+    let examined = disks.iter().map(|image| Ok((Arc::clone(image), examine(parsing, image)?)));
+    let examined = examined.collect::<Result<Vec<_>, DiskError>>()?;
+    Ok(volumes_of(parsing, &examined, keys)?.0)
+}
+
+/// The same for disks that were examined, with what lies above their partitions. Pieces are called `/dev/sda:1`, or `/dev/sda` if a disk has no
+/// partition table.
+///
+/// # Errors
+/// A disk cannot be read.
+pub fn volumes_of(
+    parsing: Parsing,
+    disks: &[(Arc<dyn Backing>, Disk)],
+    keys: &Keys,
+) -> Result<(Vec<DiskVolume>, Volumes), DiskError> {
+    let numbered = disks.iter().enumerate();
+    let pieces = numbered.flat_map(|(number, (image, examined))| examined.pieces(image, number, &device_name(number)));
+    let pieces: Vec<_> = pieces.collect();
+    let found = above(parsing, &pieces, keys)?;
     let hides = |volume: &&Above| volume.kind != Kind::Logical && volume.bytes.is_ok();
-    let hidden: HashSet<&str> = found.iter().filter(hides).flat_map(|volume| &volume.on).map(String::as_str).collect();
+    let hidden: HashSet<&str> =
+        found.list.iter().filter(hides).flat_map(|volume| &volume.on).map(String::as_str).collect();
     let locked = |name: &str| {
-        let of_it = found.iter().find(|volume| volume.kind == Kind::Luks && volume.on.iter().any(|on| on == name));
+        let of_it = found.list.iter().find(|volume| volume.kind == Kind::Luks && volume.on.iter().any(|on| on == name));
         of_it.and_then(|volume| volume.bytes.as_ref().err().cloned())
     };
     let mut volumes = Vec::new();
@@ -45,14 +58,15 @@ pub fn volumes(parsing: Parsing, disks: &[Arc<dyn Backing>], keys: &Keys) -> Res
             volumes.push(DiskVolume { names, backing, locked: locked(&name) });
         }
     }
-    for volume in &found {
+    for volume in &found.list {
         let Ok(backing) = &volume.bytes else { continue };
         if !hidden.contains(&*volume.name) {
             let (names, backing) = (volume.names(), Arc::clone(backing));
             volumes.push(DiskVolume { names, backing, locked: locked(&volume.name) });
         }
     }
-    Ok(volumes)
+    drop(hidden);
+    Ok((volumes, found))
 }
 
 impl DiskVolume {

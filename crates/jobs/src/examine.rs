@@ -166,7 +166,12 @@ fn subvolumes(parsing: Parsing, pieces: &[Piece], volumes: &Volumes) -> Vec<(Str
     listed.filter(|(_, subvolumes)| !subvolumes.is_empty()).collect()
 }
 
-fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {
+pub(crate) fn examine_one(
+    parsing: Parsing,
+    path: &Path,
+    opened: &OpenedDisk,
+    is_guessed: bool,
+) -> Result<Disk, ExamineError> {
     let fail = |error| ExamineError::Disk { path: path.to_owned(), error };
     let is_guessed = is_guessed && opened.format == ImageFormat::Raw;
     // The table of a disk in a container of another kind may lie where a raw disk has one.

@@ -3,9 +3,11 @@
 //! The file system is opened and asked by threads that are confined to parsing. They send what they find through a channel of a few places to the
 //! thread of the caller, who may print it or write it to a file. So nothing grows with the tree but what one directory takes.
 
+mod ask;
 mod checksum;
 mod copy;
 mod difference;
+mod glob;
 mod inspect;
 mod list;
 mod usage;
@@ -24,10 +26,12 @@ use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, res
 use crate::path_error::PathError;
 use crate::source::{self, OpenError, OpenedVolume, Source};
 use crate::text::shown;
+pub use ask::Named;
 pub use checksum::{Algorithm, Summed};
 pub use copy::CopyReport;
 pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
 pub use inarch_disk::guest::{Database, Mount, Package, System};
+pub(crate) use inspect::systems;
 pub use inspect::{Inspection, inspect};
 pub use list::{Entry, Wanted};
 pub use usage::{Usage, usage};
@@ -43,7 +47,7 @@ pub enum GuestError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// There is no such file in it.
-    #[error("{}: {}: there is no such file or directory in it", shown(image), shown(path))]
+    #[error("{}: there is no such file or directory{}", place(image, path), if image.as_os_str().is_empty() { "" } else { " in it" })]
     Absent {
         /// The image.
         image: PathBuf,
@@ -51,7 +55,7 @@ pub enum GuestError {
         path: PathBuf,
     },
     /// The file has another type than the request needs.
-    #[error("{}: {}: {what}", shown(image), shown(path))]
+    #[error("{}: {what}", place(image, path))]
     Type {
         /// The image.
         image: PathBuf,
@@ -61,7 +65,7 @@ pub enum GuestError {
         what: &'static str,
     },
     /// A part of it is damaged or cannot be read.
-    #[error("{}: {}: {error}", shown(image), shown(path))]
+    #[error("{}: {error}", place(image, path))]
     Volume {
         /// The image.
         image: PathBuf,
@@ -82,6 +86,11 @@ pub enum GuestError {
     /// A file of the host cannot be made.
     #[error(transparent)]
     Path(#[from] PathError),
+}
+
+/// Where something is: the image, if it has a name, and the path in it.
+fn place(image: &Path, path: &Path) -> String {
+    if image.as_os_str().is_empty() { shown(path) } else { format!("{}: {}", shown(image), shown(path)) }
 }
 
 /// An image whose files are looked at.
@@ -107,6 +116,17 @@ impl Guest {
         let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;
         let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
         Ok(Guest { volume, image, warnings: Vec::new(), notes: opened.notes })
+    }
+
+    /// A volume that is open. Messages name paths alone.
+    pub(crate) fn of(volume: Arc<dyn Volume>) -> Guest {
+        let notes = volume.notes();
+        Guest { volume, image: PathBuf::new(), warnings: Vec::new(), notes }
+    }
+
+    /// Its files.
+    pub(crate) fn volume(&self) -> Arc<dyn Volume> {
+        Arc::clone(&self.volume)
     }
 
     /// Lines that matter whatever is read: another program uses the image.
@@ -164,13 +184,22 @@ impl Guest {
     /// # Errors
     /// There is no such file, it is no regular one or damaged, or `take` failed.
     pub fn read(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<(), GuestError> {
+        self.read_while(path, |bytes| take(bytes).map(|()| true))
+    }
+
+    /// The same, until `take` returns false.
+    ///
+    /// # Errors
+    /// As [`Guest::read`].
+    pub fn read_while(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<(), GuestError> {
         let (node, attributes) = self.find_node(path, Last::Followed)?;
         match attributes.file_type() {
             Some(FileType::Regular) => {}
             Some(FileType::Directory) => return Err(self.wrong_type(path, "it is a directory; 'ls' lists it")),
             _ => return Err(self.wrong_type(path, "it is no regular file")),
         }
-        self.stream(
+        let mut is_enough = false;
+        let read = self.stream(
             path,
             |volume, send| {
                 copy::pieces(volume, node, attributes.size, &mut |piece| match piece {
@@ -178,8 +207,13 @@ impl Guest {
                     copy::Piece::Hole(length) => send_zeros(length, send),
                 })
             },
-            |bytes: Vec<u8>| take(&bytes).map_err(GuestError::Output),
-        )
+            |bytes: Vec<u8>| {
+                is_enough = !take(&bytes).map_err(GuestError::Output)?;
+                // This ends the stream, and is no error.
+                if is_enough { Err(GuestError::Output(io::ErrorKind::Interrupted.into())) } else { Ok(()) }
+            },
+        );
+        if is_enough { Ok(()) } else { read }
     }
 }
 

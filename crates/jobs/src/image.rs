@@ -33,6 +33,7 @@ use crate::source::{Opened, Source, open};
 use crate::text::shown;
 pub use error::ImageError;
 use handle::Duty;
+pub(crate) use handle::make_of;
 pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
 use output::Output;
 use write::Job;
@@ -93,8 +94,8 @@ pub struct ImageReport {
     pub notes: Vec<String>,
 }
 
-/// Writes an image.
-fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
+/// Writes an image of the request's source, or of `opened` if that is a part of it which is open.
+fn write(request: &ImageRequest, opened: Option<Opened>, duty: &Duty) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
     if request.output.is_dir() {
@@ -102,7 +103,11 @@ fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     }
     let format = choose(request)?;
     refuse_output_in_source(request)?;
-    let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
+    let opened = match opened {
+        Some(opened) => opened,
+        None => open(&request.source, &request.selection)?,
+    };
+    let Opened { tree, content, report, notes: source_notes, .. } = opened;
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
     let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
     if options.threads == 0 {

@@ -61,6 +61,7 @@ pub mod registry;
 pub mod run;
 pub mod serve;
 pub mod share;
+pub mod shell;
 pub mod source;
 mod text;
 pub mod trace;

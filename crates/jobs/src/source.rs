@@ -6,7 +6,7 @@ mod domain;
 mod error;
 mod foreign;
 pub(crate) mod identity;
-mod in_use;
+pub(crate) mod in_use;
 mod kind;
 mod open;
 

@@ -59,7 +59,7 @@ pub use error::VolumeError;
 pub use findings::{Findings, Loss};
 pub use pages::Pages;
 pub use pass::{AskedOneByOne, Body, Facts, Pass};
-pub use path::{Last, read_small, resolve};
+pub use path::{Last, canonical, read_small, resolve};
 pub use tree::TreeVolume;
 pub use volume::{
     Attributes, Item, Listed, NAME_MAX, Node, Statistics, Stream, TARGET_MAX, Volume, is_name, join_data, next_data,

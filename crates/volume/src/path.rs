@@ -28,10 +28,27 @@ pub enum Last {
 /// # Errors
 /// Those of [`Volume::lookup`]; [`VolumeError::Damaged`] for links that lead to each other.
 pub fn resolve(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<Node>, VolumeError> {
+    Ok(find(volume, path, last)?.map(|(node, _)| node))
+}
+
+/// The absolute path of a node without symbolic links, `.` and `..`, as realpath(3) gives it. `None` if there is no such node.
+///
+/// # Errors
+/// Those of [`resolve`].
+pub fn canonical(volume: &dyn Volume, path: &[u8]) -> Result<Option<Vec<u8>>, VolumeError> {
+    let Some((_, above)) = find(volume, path, Last::Followed)? else { return Ok(None) };
+    let path: Vec<u8> = above.iter().flat_map(|(_, name)| [b"/", &**name].concat()).collect();
+    Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
+}
+
+/// The directories on the way to a node, and the name that leads on from each.
+type Way = Vec<(Node, Vec<u8>)>;
+
+fn find(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<(Node, Way)>, VolumeError> {
     let mut names: VecDeque<Vec<u8>> = names(path).collect();
     let follows_last = last == Last::Followed || path.ends_with(b"/");
-    // The directories above, for "..".
-    let mut above: Vec<Node> = Vec::new();
+    // For "..".
+    let mut above = Way::new();
     let mut here = volume.root();
     let (mut links, mut steps) = (0, 0);
     while let Some(name) = names.pop_front() {
@@ -40,7 +57,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<No
             return Err(VolumeError::Damaged("its symbolic links have too many names".to_owned()));
         }
         if name == b".." {
-            here = above.pop().unwrap_or_else(|| volume.root());
+            here = above.pop().map_or_else(|| volume.root(), |(directory, _)| directory);
             continue;
         }
         if volume.attributes(here)?.file_type() != Some(FileType::Directory) {
@@ -49,7 +66,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<No
         let Some(next) = volume.lookup(here, &name)? else { return Ok(None) };
         let is_link = volume.attributes(next)?.file_type() == Some(FileType::Symlink);
         if !is_link || (names.is_empty() && !follows_last) {
-            above.push(here);
+            above.push((here, name));
             here = next;
             continue;
         }
@@ -66,7 +83,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<No
             names.push_front(name);
         }
     }
-    Ok(Some(here))
+    Ok(Some((here, above)))
 }
 
 /// The names of a path, without empty ones and `.`.

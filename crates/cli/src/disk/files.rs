@@ -358,10 +358,10 @@ impl From<Kind> for FileType {
 }
 
 /// The columns of [`long`] that are numbers: links, user, group, size.
-const LONG_RIGHT: [usize; 4] = [1, 2, 3, 4];
+pub const LONG_RIGHT: [usize; 4] = [1, 2, 3, 4];
 
 /// As `ls -ln --time-style=iso` has it.
-fn long(entry: &Entry) -> Vec<String> {
+pub fn long(entry: &Entry) -> Vec<String> {
     let attributes = &entry.attributes;
     let is_device = matches!(attributes.file_type(), Some(FileType::BlockDevice | FileType::CharDevice));
     let (major, minor) = attributes.device;

@@ -19,6 +19,7 @@ mod a_mounted_tree_is_like_the_tree;
 mod a_run_is_like_the_command_itself;
 mod a_run_is_traced;
 mod a_run_reports_how_it_went;
+mod a_shell_over_guests_disks;
 mod a_traced_command_is_like_itself;
 mod a_users_overlay_is_like_a_disk;
 mod a_windows_disk_is_inspected;

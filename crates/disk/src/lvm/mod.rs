@@ -70,6 +70,7 @@ pub fn assemble(pieces: &[Piece], found: &mut Volumes) -> Result<(), DiskError> 
         let name =
             if names.insert(group.name.clone()) { group.name.clone() } else { format!("{}_{}", group.name, group.id) };
         show(group, &name, &physical, found);
+        found.groups.push(name);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `inspect`: which operating system is on a disk.
 
+use inarch_confine::Parsing;
 use inarch_disk::guest::{self, Mount, System};
 use inarch_disk::{DiskVolume, Signature};
 use inarch_format::Damage;
@@ -27,27 +28,34 @@ pub struct Inspection {
 /// # Errors
 /// The image cannot be opened, or a volume of it that should be a root cannot be read.
 pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
-    source::with_volumes(source, |parsing, volumes, named| {
-        let mut found = Vec::new();
-        for place in volumes.iter().filter(|place| named(place)) {
-            // What cannot be opened is no root that can be looked at; `df` says why.
-            let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
-            let Some(files) = guest::root_of(&files) else { continue };
-            let mapped = guest::mapped(&*files);
-            let on_disk = |mount: Mount| {
-                let of_it = |volume: &&DiskVolume| guest::is_meant(volume, &mount.device, &mapped);
-                let volume = volumes.iter().find(of_it).map(DiskVolume::name);
-                (mount, volume)
-            };
-            let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
-            let (mut system, mut drives) = (guest::system(&*files), Vec::new());
-            if system.kind == Some("windows") {
-                let told = windows(parsing, &files, volumes);
-                (system, drives) = (told.system, told.drives);
-            }
-            let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content().cloned()?)));
-            found.push(Inspection { root: place.name(), system, mounts, drives, volumes: known.collect() });
+    source::with_volumes(source, |parsing, volumes, named| systems(parsing, volumes, named))
+}
+
+/// Every operating system on volumes that are `named`.
+pub(crate) fn systems(
+    parsing: Parsing,
+    volumes: &[DiskVolume],
+    named: &dyn Fn(&DiskVolume) -> bool,
+) -> Vec<Inspection> {
+    let mut found = Vec::new();
+    for place in volumes.iter().filter(|place| named(place)) {
+        // What cannot be opened is no root that can be looked at; `df` says why.
+        let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
+        let Some(files) = guest::root_of(&files) else { continue };
+        let mapped = guest::mapped(&*files);
+        let on_disk = |mount: Mount| {
+            let of_it = |volume: &&DiskVolume| guest::is_meant(volume, &mount.device, &mapped);
+            let volume = volumes.iter().find(of_it).map(DiskVolume::name);
+            (mount, volume)
+        };
+        let mounts = guest::mounts(&*files).into_iter().map(on_disk).collect();
+        let (mut system, mut drives) = (guest::system(&*files), Vec::new());
+        if system.kind == Some("windows") {
+            let told = windows(parsing, &files, volumes);
+            (system, drives) = (told.system, told.drives);
         }
-        found
-    })
+        let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content().cloned()?)));
+        found.push(Inspection { root: place.name(), system, mounts, drives, volumes: known.collect() });
+    }
+    found
 }

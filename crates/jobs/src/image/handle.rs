@@ -7,6 +7,7 @@ use super::{ImageReport, ImageRequest, write};
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::running::{self, Running};
+use crate::source::Opened;
 
 /// Something that happened while an image was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +67,17 @@ pub struct ImageHandle {
 /// # Errors
 /// No thread could be started. All other errors are returned at the end.
 pub fn start(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageHandle, JobError> {
+    start_with(request, None, events)
+}
+
+fn start_with(
+    request: ImageRequest,
+    opened: Option<Opened>,
+    events: Events<ImageEvent>,
+) -> Result<ImageHandle, JobError> {
     let write = move |duty: &Duty| {
         duty.is_ready(());
-        write(&request, duty)
+        write(&request, opened, duty)
     };
     let ((), running) = Running::start("image", events, write)?;
     Ok(ImageHandle { running })
@@ -80,6 +89,14 @@ pub fn start(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageH
 /// It could not be made, and nothing of it remains.
 pub fn make(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageReport, JobError> {
     start(request, events)?.wait()
+}
+
+/// Makes an image of what is open. The request's source names it.
+///
+/// # Errors
+/// As [`make`].
+pub(crate) fn make_of(request: ImageRequest, opened: Opened) -> Result<ImageReport, JobError> {
+    start_with(request, Some(opened), Events::ignored())?.wait()
 }
 
 impl ImageHandle {

@@ -44,6 +44,18 @@ pub struct Partitioned {
 /// # Errors
 /// There is something on the disk, or the table cannot be made. The image is as it was then.
 pub fn partition(request: &PartitionRequest) -> Result<Partitioned, MakeError> {
+    write(request, None)
+}
+
+/// The same for partitions that lie at `places`, one for each.
+///
+/// # Errors
+/// As [`partition`].
+pub(crate) fn partition_at(request: &PartitionRequest, places: &[Placed]) -> Result<Partitioned, MakeError> {
+    write(request, Some(places))
+}
+
+fn write(request: &PartitionRequest, places: Option<&[Placed]>) -> Result<Partitioned, MakeError> {
     let image = RawImage::open(&request.image)?;
     if !request.force {
         refuse_what_is_there(&image)?;
@@ -56,7 +68,10 @@ pub fn partition(request: &PartitionRequest) -> Result<Partitioned, MakeError> {
         failed = source.read_exact(&mut bytes).err().or(failed.take());
         bytes
     };
-    let planned = table::plan(kind, image.size, request.sector, &request.parts, &mut random);
+    let planned = match places {
+        None => table::plan(kind, image.size, request.sector, &request.parts, &mut random),
+        Some(places) => table::plan_at(kind, image.size, request.sector, (&request.parts, places), &mut random),
+    };
     if let Some(error) = failed {
         return Err(random_failed(error).into());
     }
@@ -67,7 +82,7 @@ pub fn partition(request: &PartitionRequest) -> Result<Partitioned, MakeError> {
         reserved.map_err(|error| PathError::new(&request.image, "cannot be written to, and is as it was", error))?;
     }
     let write = || {
-        if request.force {
+        if request.force && places.is_none() {
             // What was there is not to be found beside the new table: at the start, and where a GPT has its second copy.
             image.clear(0, ALIGNMENT.min(image.size))?;
             let end = planned.parts.iter().map(|part| part.start.saturating_add(part.length)).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use std::path::Path;
 const WRITER: u64 = 100 + 1;
 
 /// A line about a disk that others may write to meanwhile.
-pub(super) fn note(path: &Path) -> Option<String> {
+pub(crate) fn note(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.file_type().is_block_device() {
         // O_EXCL has that meaning for block devices.

@@ -47,6 +47,8 @@ fn same(volume: &dyn Volume, path: &str, as_path: &str) {
     let found = |path: &str| resolve(volume, path.as_bytes(), Last::Followed).unwrap();
     assert!(found(as_path).is_some(), "{as_path}");
     assert_eq!(found(path), found(as_path), "{path} is not {as_path}");
+    let real = |path: &str| canonical(volume, path.as_bytes()).unwrap().unwrap();
+    assert_eq!(real(path), real(as_path), "{path} is not {as_path}");
 }
 
 #[test]
@@ -63,6 +65,10 @@ fn a_path_leads_where_it_leads_in_a_guest() {
         "etc/broken -> ../nothing",
     ]);
     let volume = &*volume;
+    for (path, real) in [("etc/os-release", "/usr/lib/os-release"), ("lib/../..", "/"), ("etc/up", "/etc"), ("", "/")] {
+        assert_eq!(canonical(volume, path.as_bytes()).unwrap().unwrap(), real.as_bytes());
+    }
+    assert_eq!(canonical(volume, b"etc/broken").unwrap(), None);
     for path in [
         "etc/os-release",
         "/lib/os-release",
