@@ -225,6 +225,6 @@ impl Shell {
 
     /// Prints what the session noted.
     fn note(&mut self) {
-        self.session.take_notes().iter().for_each(complain);
+        self.session.take_notes().iter().for_each(|note| complain(shown(Path::new(note))));
     }
 }

@@ -10,6 +10,7 @@
 
 mod archive;
 pub mod content;
+mod devices;
 mod drives;
 pub mod history;
 mod make;

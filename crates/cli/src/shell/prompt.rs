@@ -50,8 +50,7 @@ impl Helper for Asked {}
 
 /// Reads lines and runs them until the end. `mounted` are lines about what the command line asked for.
 pub fn talk(shell: Shell, mounted: &[String]) -> anyhow::Result<ExitCode> {
-    // Ctrl-C ends what a verb does. A second one ends the shell, if the verb does not heed the first.
-    flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&shell.interrupted))?;
+    // Ctrl-C ends what a verb does, and a command of this machine as usual; not the shell.
     flag::register(SIGINT, Arc::clone(&shell.interrupted))?;
     let shell = Rc::new(RefCell::new(shell));
     let config = Config::builder().max_history_size(REMEMBERED)?.completion_type(CompletionType::List).build();
@@ -87,7 +86,7 @@ fn read_lines(
                     history = None;
                 }
                 if let Err(failed) = shell.borrow_mut().run_line(line.as_bytes(), 0) {
-                    complain(format_args!("{:#}", failed.error));
+                    failed.say(None);
                 }
             }
             Err(ReadlineError::Interrupted) => {}

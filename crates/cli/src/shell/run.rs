@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, anyhow, bail};
 use inarch_jobs::guest::GuestError;
 use inarch_jobs::shell::ShellError;
+use inarch_jobs::shown;
 
 use super::lex::{self, Line};
 use super::verbs::{Call, Verb};
@@ -39,7 +40,7 @@ impl Shell {
         for command in commands {
             let name = command.name.clone();
             if let Err(error) = self.run_verb(&command, 0) {
-                complain(format_args!("{name}: {error:#}"));
+                say(format_args!("{name}: {error:#}"));
                 if !command.may_fail {
                     return Ok(ExitCode::FAILURE);
                 }
@@ -66,7 +67,7 @@ impl Shell {
                 bail!("line {number} has more than 1 MiB");
             }
             if let Err(failed) = self.run_line(&line, 0) {
-                complain(format_args!("line {number}: {:#}", failed.error));
+                failed.say(Some(number));
                 if !failed.is_allowed {
                     return Ok(ExitCode::FAILURE);
                 }
@@ -77,6 +78,7 @@ impl Shell {
 
     /// Runs a line, and prints what the session noted.
     pub fn run_line(&mut self, text: &[u8], depth: usize) -> Result<(), Failed> {
+        self.interrupted.store(false, Ordering::Relaxed);
         let home = std::env::var_os("HOME");
         let mut is_allowed = text.trim_ascii_start().starts_with(b"-");
         let line = lex::line(text, home.as_deref()).map_err(|error| Failed { error: error.into(), is_allowed })?;
@@ -166,7 +168,7 @@ impl Shell {
         }
         for line in output.stdout.split(|byte| *byte == b'\n') {
             match self.run_line(line, depth + 1) {
-                Err(Failed { error, is_allowed: true }) => complain(format_args!("{error:#}")),
+                Err(failed) if failed.is_allowed => failed.say(None),
                 done => done?,
             }
             if self.has_ended {
@@ -208,6 +210,21 @@ pub struct Failed {
     pub error: anyhow::Error,
     /// Whether the script goes on.
     pub is_allowed: bool,
+}
+
+impl Failed {
+    /// Says why, and in which line of a script.
+    pub fn say(&self, line: Option<u64>) {
+        match line {
+            Some(number) => say(format_args!("line {number}: {:#}", self.error)),
+            None => say(format_args!("{:#}", self.error)),
+        }
+    }
+}
+
+/// Says a line. It may have names of a guest, which do nothing to a terminal.
+fn say(line: std::fmt::Arguments<'_>) {
+    complain(shown(std::path::Path::new(&line.to_string())));
 }
 
 /// A reader that has gone (`| head`) is no failure.
