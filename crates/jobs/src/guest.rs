@@ -27,7 +27,7 @@ use crate::path_error::PathError;
 use crate::source::{self, OpenError, OpenedVolume, Source};
 use crate::text::shown;
 pub use ask::Named;
-pub use checksum::{Algorithm, Summed};
+pub use checksum::{Algorithm, Checksum, Summed};
 pub use copy::CopyReport;
 pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
 pub use inarch_disk::guest::{Database, Mount, Package, System};

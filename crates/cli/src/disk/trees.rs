@@ -37,8 +37,8 @@ pub struct ChecksumArguments {
     paths: Vec<PathBuf>,
 
     /// The function
-    #[arg(long, value_name = "sha256|sha512|sha1|md5", default_value = "sha256", hide_possible_values = true,
-        hide_default_value = true, value_parser = one_of::<Algorithm>(Algorithm::all().map(Algorithm::name)))]
+    #[arg(long, value_name = "md5|sha1|sha224|sha256|sha384|sha512", default_value = "sha256", hide_possible_values = true,
+        hide_default_value = true, value_parser = one_of::<Algorithm>(Algorithm::all().into_iter().skip(1).map(Algorithm::name)))]
     algorithm: Algorithm,
 
     /// Print JSON, an object on each line

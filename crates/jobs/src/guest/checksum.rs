@@ -9,7 +9,8 @@ use inarch_tree::FileType;
 use inarch_volume::{Last, Node, Volume, VolumeError};
 use md5::Md5;
 use sha1::Sha1;
-use sha2::{Digest, Sha256, Sha512};
+use sha2::digest::DynDigest;
+use sha2::{Sha224, Sha256, Sha384, Sha512};
 
 use super::copy::{Piece, pieces};
 use super::list::{named, search};
@@ -21,39 +22,90 @@ const REMEMBERED: usize = 1 << 16;
 /// A function that digests bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
+    /// POSIX's cksum, which is no digest: it finds errors of transmission.
+    Crc,
+    /// MD5, which can be forged: what Debian's packages list of their files.
+    Md5,
+    /// SHA-1, which can be forged.
+    Sha1,
+    /// SHA-224.
+    Sha224,
     /// SHA-256.
     #[default]
     Sha256,
+    /// SHA-384.
+    Sha384,
     /// SHA-512.
     Sha512,
-    /// SHA-1, which can be forged.
-    Sha1,
-    /// MD5, which can be forged: what Debian's packages list of their files.
-    Md5,
 }
 
 impl Algorithm {
-    /// All of them.
-    pub fn all() -> [Algorithm; 4] {
-        [Algorithm::Sha256, Algorithm::Sha512, Algorithm::Sha1, Algorithm::Md5]
+    /// All of them, and first the one that is no digest.
+    pub fn all() -> [Algorithm; 7] {
+        use Algorithm::{Crc, Md5, Sha1, Sha224, Sha256, Sha384, Sha512};
+        [Crc, Md5, Sha1, Sha224, Sha256, Sha384, Sha512]
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Algorithm::Sha256 => "sha256",
-            Algorithm::Sha512 => "sha512",
-            Algorithm::Sha1 => "sha1",
+            Algorithm::Crc => "crc",
             Algorithm::Md5 => "md5",
+            Algorithm::Sha1 => "sha1",
+            Algorithm::Sha224 => "sha224",
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
+            Algorithm::Sha512 => "sha512",
         }
     }
 
-    fn digest(self, volume: &dyn Volume, node: Node, size: u64) -> Result<String, VolumeError> {
-        match self {
-            Algorithm::Sha256 => digest::<Sha256>(volume, node, size),
-            Algorithm::Sha512 => digest::<Sha512>(volume, node, size),
-            Algorithm::Sha1 => digest::<Sha1>(volume, node, size),
-            Algorithm::Md5 => digest::<Md5>(volume, node, size),
+    /// Begins with no bytes.
+    pub fn start(self) -> Checksum {
+        Checksum(match self {
+            Algorithm::Crc => Digesting::Crc(CKSUM.digest(), 0),
+            Algorithm::Md5 => Digesting::Digest(Box::new(Md5::default())),
+            Algorithm::Sha1 => Digesting::Digest(Box::new(Sha1::default())),
+            Algorithm::Sha224 => Digesting::Digest(Box::new(Sha224::default())),
+            Algorithm::Sha256 => Digesting::Digest(Box::new(Sha256::default())),
+            Algorithm::Sha384 => Digesting::Digest(Box::new(Sha384::default())),
+            Algorithm::Sha512 => Digesting::Digest(Box::new(Sha512::default())),
+        })
+    }
+}
+
+/// The digest of bytes that come in pieces.
+pub struct Checksum(Digesting);
+
+enum Digesting {
+    /// The length follows the bytes.
+    Crc(crc::Digest<'static, u32>, u64),
+    Digest(Box<dyn DynDigest>),
+}
+
+static CKSUM: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_CKSUM);
+
+impl Checksum {
+    /// Takes a piece.
+    pub fn feed(&mut self, piece: &[u8]) {
+        match &mut self.0 {
+            Digesting::Crc(digest, length) => {
+                digest.update(piece);
+                *length += piece.len() as u64;
+            }
+            Digesting::Digest(digest) => digest.update(piece),
+        }
+    }
+
+    /// As the usual programs print it.
+    pub fn finish(self) -> String {
+        match self.0 {
+            Digesting::Crc(mut digest, length) => {
+                let bytes = length.to_le_bytes();
+                let used = bytes.len() - length.leading_zeros() as usize / 8;
+                digest.update(bytes.get(..used).unwrap_or_default());
+                digest.finalize().to_string()
+            }
+            Digesting::Digest(digest) => digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
         }
     }
 }
@@ -63,7 +115,10 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Algorithm, String> {
         Algorithm::all().into_iter().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
-            format!("'{text}' is no digest; these are: {}", Algorithm::all().map(Algorithm::name).join(", "))
+            format!(
+                "'{text}' is no checksum that is made; these are: {}",
+                Algorithm::all().map(Algorithm::name).join(", ")
+            )
         })
     }
 }
@@ -94,7 +149,7 @@ impl Guest {
             Some(FileType::Regular) => self.stream(
                 path,
                 |volume, send| {
-                    let digest = algorithm.digest(volume, node, attributes.size)?;
+                    let digest = digest(volume, node, attributes.size, algorithm)?;
                     send(Ok(Summed { path: top.to_vec(), digest }));
                     Ok(())
                 },
@@ -126,7 +181,7 @@ fn below(
         };
         let path = [prefix, b"/", &*entry.path].concat();
         let known = linked.get(&entry.node).cloned();
-        let digest = known.map_or_else(|| algorithm.digest(volume, entry.node, entry.attributes.size), Ok);
+        let digest = known.map_or_else(|| digest(volume, entry.node, entry.attributes.size, algorithm), Ok);
         if let (Ok(digest), true) = (&digest, entry.attributes.links > 1 && linked.len() < REMEMBERED) {
             linked.insert(entry.node, digest.clone());
         }
@@ -135,21 +190,21 @@ fn below(
     })
 }
 
-fn digest<D: Digest>(volume: &dyn Volume, node: Node, size: u64) -> Result<String, VolumeError> {
+fn digest(volume: &dyn Volume, node: Node, size: u64, algorithm: Algorithm) -> Result<String, VolumeError> {
     const ZEROS: &[u8] = &[0; 64 << 10];
-    let mut hash = D::new();
+    let mut sum = algorithm.start();
     pieces(volume, node, size, &mut |piece| {
         match piece {
-            Piece::Data(bytes) => hash.update(bytes),
+            Piece::Data(bytes) => sum.feed(&bytes),
             Piece::Hole(mut length) => {
                 while length > 0 {
                     let count = length.min(ZEROS.len() as u64);
-                    hash.update(&ZEROS[..count as usize]);
+                    sum.feed(&ZEROS[..count as usize]);
                     length -= count;
                 }
             }
         }
         true
     })?;
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(sum.finish())
 }

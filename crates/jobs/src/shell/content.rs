@@ -1,11 +1,7 @@
-//! What verbs make of a file's bytes: lines, counts, checksums, dumps. Each takes pieces in their order, and keeps no more than a line of them.
+//! What verbs make of a file's bytes: lines, counts, dumps. Each takes pieces in their order, and keeps no more than a line of them.
 
 use std::collections::VecDeque;
 use std::io;
-
-use sha1::Sha1;
-use sha2::digest::DynDigest;
-use sha2::{Sha224, Sha256, Sha384, Sha512};
 
 /// The longest line.
 const LONGEST: usize = 16 << 20;
@@ -128,60 +124,6 @@ impl Counts {
         self.words += u64::from(self.in_word);
         self.in_word = false;
         self
-    }
-}
-
-/// A checksum of a kind that is known.
-pub struct Checksum(Kind);
-
-enum Kind {
-    /// POSIX's cksum: the length follows the bytes.
-    Crc(crc::Digest<'static, u32>, u64),
-    Sha(Box<dyn DynDigest>),
-}
-
-static CKSUM: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_CKSUM);
-
-impl Checksum {
-    /// The kinds.
-    pub const KINDS: [&'static str; 6] = ["crc", "sha1", "sha224", "sha256", "sha384", "sha512"];
-
-    /// The one of that name.
-    pub fn new(kind: &str) -> Option<Checksum> {
-        let sha: Box<dyn DynDigest> = match kind {
-            "crc" => return Some(Checksum(Kind::Crc(CKSUM.digest(), 0))),
-            "sha1" => Box::new(Sha1::default()),
-            "sha224" => Box::new(Sha224::default()),
-            "sha256" => Box::new(Sha256::default()),
-            "sha384" => Box::new(Sha384::default()),
-            "sha512" => Box::new(Sha512::default()),
-            _ => return None,
-        };
-        Some(Checksum(Kind::Sha(sha)))
-    }
-
-    /// Takes a piece.
-    pub fn feed(&mut self, piece: &[u8]) {
-        match &mut self.0 {
-            Kind::Crc(digest, length) => {
-                digest.update(piece);
-                *length += piece.len() as u64;
-            }
-            Kind::Sha(digest) => digest.update(piece),
-        }
-    }
-
-    /// As the usual programs print it.
-    pub fn finish(self) -> String {
-        match self.0 {
-            Kind::Crc(mut digest, length) => {
-                let bytes = length.to_le_bytes();
-                let used = bytes.len() - length.leading_zeros() as usize / 8;
-                digest.update(bytes.get(..used).unwrap_or_default());
-                digest.finalize().to_string()
-            }
-            Kind::Sha(digest) => digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What verbs ask about devices.
 
 use inarch_block::read_backing;
-use inarch_disk::{Above, Kind, Disk, Part, Table, device_name, device_of};
+use inarch_disk::{Above, Disk, Kind, Part, Table, device_name, device_of};
 
 use super::{Block, Place, Session, ShellError};
 use crate::guest::{Inspection, systems};

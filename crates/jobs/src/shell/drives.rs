@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::Backing;
-use inarch_disk::{Above, Disk, DiskVolume, Kind, Part, Signature, Volumes, Window, device_name, device_of, volumes_of};
+use inarch_disk::{
+    Above, Disk, DiskVolume, Kind, Part, Signature, Volumes, Window, device_name, device_of, volumes_of,
+};
 
 use super::{DriveOptions, Session, ShellError};
 use crate::examine::{ExamineError, examine_one};

@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use inarch_jobs::shell::content::{Checksum, Counts, Dump, Lines, Tail, Texts, extended};
+use inarch_jobs::guest::{Algorithm, Checksum};
+use inarch_jobs::shell::content::{Counts, Dump, Lines, Tail, Texts, extended};
 use regex::bytes::RegexBuilder;
 
 use super::{Call, Shell, Verb, aliased, verb};
@@ -21,10 +22,10 @@ pub const VERBS: &[Verb] = &[
     verb("wc-l", "PATH", "count lines", wc_l),
     verb("wc-w", "PATH", "count words", wc_w),
     verb("wc-c", "PATH", "count bytes", wc_c),
-    verb("checksum", "crc|sha1|sha224|sha256|sha384|sha512 PATH", "print a checksum", checksum),
+    verb("checksum", "crc|md5|sha1|sha224|sha256|sha384|sha512 PATH", "print a checksum", checksum),
     verb(
         "checksum-device",
-        "crc|sha1|sha224|sha256|sha384|sha512 DEVICE",
+        "crc|md5|sha1|sha224|sha256|sha384|sha512 DEVICE",
         "print a checksum of a device",
         checksum_device,
     ),
@@ -175,9 +176,7 @@ fn wc_c(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 
 fn kind(call: &Call<'_>) -> anyhow::Result<Checksum> {
     let kind = call.text(0)?;
-    let known =
-        || anyhow!("{}: no such checksum is made; these are: {}", kind.escape_debug(), Checksum::KINDS.join(", "));
-    Checksum::new(kind).ok_or_else(known)
+    Ok(kind.parse::<Algorithm>().map_err(|error| anyhow!("{}", error.escape_debug()))?.start())
 }
 
 fn checksum(shell: &mut Shell, call: &mut Call<'_>) -> Done {

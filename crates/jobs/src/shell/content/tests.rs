@@ -1,4 +1,5 @@
 use super::*;
+use crate::guest::Algorithm;
 
 fn lines(pieces: &[&[u8]], most: usize) -> Vec<String> {
     let mut found = Vec::new();
@@ -32,14 +33,14 @@ fn numbers_are_those_of_the_usual_programs() {
     let counts = counts.finish();
     assert_eq!((counts.lines, counts.words, counts.bytes), (1, 3, 13));
     let sum = |kind: &str| {
-        let mut sum = Checksum::new(kind).unwrap();
+        let mut sum = kind.parse::<Algorithm>().unwrap().start();
         pieces.iter().for_each(|piece| sum.feed(piece));
         sum.finish()
     };
     assert_eq!(sum("crc"), "1864952245");
     assert_eq!(sum("sha256"), "2e2bf529d7cf77cec165d750c66d6d1617d14adf8e9f4e483864ed0b6c89a221");
-    assert_eq!(Checksum::new("crc").unwrap().finish(), "4294967295");
-    assert!(Checksum::KINDS.iter().all(|kind| Checksum::new(kind).is_some()) && Checksum::new("md4").is_none());
+    assert_eq!(Algorithm::Crc.start().finish(), "4294967295");
+    assert!("md4".parse::<Algorithm>().unwrap_err().contains("md5, sha1"));
     let mut dump = Dump::default();
     let text = dump.feed(&[0; 40]) + &dump.feed(pieces[0]) + &dump.feed(pieces[1]) + &dump.finish();
     let expected = "\
