@@ -65,7 +65,9 @@ impl Random {
 /// The input of an iteration.
 fn input(number: u64, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    (0..8).for_each(|_| drop(random.next()));
+    (0..8).for_each(|_| {
+        random.next();
+    });
     if !seeds.is_empty() && random.below(50) > 0 {
         let mut bytes = seeds[random.below(seeds.len())].clone();
         (0..=random.below(12)).for_each(|_| mutate(&mut bytes, &mut random));

@@ -151,7 +151,9 @@ fn open(piece: &Piece, keys: &Keys, tries: &mut Tries) -> Result<(String, Bytes)
     let layout = format!("luks{}", header.version);
     let candidates: Vec<&[u8]> = keys.of(&piece.names).collect();
     if candidates.is_empty() {
-        return Ok((layout, Err("it is locked; --key FILE opens it".to_owned())));
+        let why =
+            if keys.is_empty() { "it is locked; --key FILE opens it" } else { "it is locked; no key was given for it" };
+        return Ok((layout, Err(why.to_owned())));
     }
     let bytes = unlock(&header, &piece.backing, &candidates, tries);
     if bytes.is_ok() {

@@ -95,7 +95,7 @@ pub fn open_volume_with(
     Ok(Arc::new(BtrfsVolume::open(image, options)?))
 }
 
-/// A subvolume, as [`subvolumes`] lists it.
+/// A subvolume, as [`subvolumes()`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedSubvolume {
     /// Its number.
