@@ -32,6 +32,7 @@ use inarch_confine::Parsing;
 pub use error::ContainerError;
 pub use files::NamedFiles;
 pub use opening::MAX_CHAIN;
+pub use qcow2::{QcowNames, qcow2_names};
 use opening::Opening;
 
 /// The kinds of containers.

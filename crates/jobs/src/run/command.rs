@@ -81,8 +81,11 @@ pub(super) fn session(
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
-        // A kept disk, and a share with writes, are unmounted as at a proper shutdown.
-        clean_shutdown: request.keep.is_some() || trees.shares.iter().any(|shared| !shared.share.refuses_writes()),
+        // A kept disk, an image, and a share with writes are unmounted as at a proper shutdown.
+        clean_shutdown: request.keep.is_some()
+            || trees.shares.iter().any(|shared| !shared.share.refuses_writes())
+            || request.disks.iter().any(|disk| !disk.read_only),
+        disks: (1..=request.disks.len()).map(|number| format!("disk{number}")).collect(),
         ..SessionRequest::default()
     }
 }

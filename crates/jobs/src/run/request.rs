@@ -11,7 +11,7 @@ use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
-use super::Keep;
+use super::{AttachedDisk, Keep};
 use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
@@ -105,6 +105,10 @@ pub struct RunRequest {
     pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
+    /// Disk images and block devices that the guest gets as disks.
+    pub disks: Vec<AttachedDisk>,
+    /// Files that those may name: backing files and data files. They get no others.
+    pub with: Vec<PathBuf>,
     /// The command and its arguments; if empty, what a container image defines, or else the user's shell.
     pub command: Vec<OsString>,
     /// Replaces a container image's entry point; an empty word means none.
@@ -165,6 +169,8 @@ impl RunRequest {
             root_read_only: false,
             hold: true,
             trees: Vec::new(),
+            disks: Vec::new(),
+            with: Vec::new(),
             command,
             entrypoint: None,
             environment: Vec::new(),
