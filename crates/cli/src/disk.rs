@@ -1,10 +1,12 @@
 //! `inarch disk`.
 
+mod change;
 mod compare;
 mod create;
 mod files;
 mod format;
 mod guests;
+mod machine;
 mod partition;
 mod picture;
 mod registry;
@@ -51,6 +53,15 @@ pub enum DiskCommand {
 
     /// Copy a file or a directory out of an image
     Cp(files::CpArguments),
+
+    /// Write a file of an image, from standard input
+    Write(change::WriteArguments),
+
+    /// Remove files or directories from an image
+    Rm(change::RmArguments),
+
+    /// Make directories in an image
+    Mkdir(change::MkdirArguments),
 
     /// Show how full the file systems of a disk image are
     Df(guests::DfArguments),
@@ -113,6 +124,9 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Find(arguments) => files::find(&arguments),
         DiskCommand::Stat(arguments) => files::stat(&arguments),
         DiskCommand::Cp(arguments) => files::cp(&arguments),
+        DiskCommand::Write(arguments) => change::write(&arguments),
+        DiskCommand::Rm(arguments) => change::rm(&arguments),
+        DiskCommand::Mkdir(arguments) => change::mkdir(&arguments),
         DiskCommand::Df(arguments) => guests::df(&arguments),
         DiskCommand::Inspect(arguments) => guests::inspect_disk(&arguments),
         DiskCommand::Reg(arguments) => registry::run(&arguments),

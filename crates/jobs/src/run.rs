@@ -55,7 +55,7 @@ use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
 pub use error::RunError;
-pub use handle::{RunHandle, start};
+pub use handle::{RunHandle, RunStopper, start};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;

@@ -19,7 +19,7 @@ use inarch_format::probe::Found;
 
 use crate::text::shown;
 pub use disk::OpenDiskError;
-pub(crate) use disk::{file_system, with_volumes};
+pub(crate) use disk::{file_system, split, with_volumes};
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub(crate) use disk_image::{DiskImage, OpenedDisk};
 pub use error::OpenError;
@@ -133,7 +133,8 @@ impl Source {
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) => {
-                return disk::split(text).ok_or_else(|| fail(error));
+                let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
+                return Ok(Source::Disk { path, part: Box::new(part) });
             }
         };
         let file_type = metadata.file_type();

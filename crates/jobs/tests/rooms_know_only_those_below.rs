@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 24] = [
+const ROOMS: [(&str, Below); 25] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -38,6 +38,7 @@ const ROOMS: [(&str, Below); 24] = [
     ("guest", Below::All),
     ("make_disk", Below::All),
     ("registry", Below::All),
+    ("appliance", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

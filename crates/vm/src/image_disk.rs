@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 
 use serde_json::{Value, json};
 
@@ -128,6 +128,7 @@ fn text_of(node: &Value) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
     fn line(disk: ImageDisk) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 mod fstab;
 mod packages;
+mod places;
 mod system;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 use crate::DiskVolume;
 pub use fstab::Mount;
 pub use packages::{Database, Package};
+pub use places::{Place, Places, places};
 pub use system::{System, system};
 
 /// The most bytes of an fstab.

@@ -118,6 +118,21 @@ fn conversion(path: &Path, kind: Container) -> String {
     }
 }
 
+impl AttachedDisk {
+    /// The same with its format settled, if the name and the bytes agree on it.
+    ///
+    /// # Errors
+    /// It is no disk image, its format is not known, or somebody else uses it.
+    pub(crate) fn settled(&self) -> Result<(AttachedDisk, ImageFormat), AttachError> {
+        let image = open(&self.path, self.read_only)?;
+        let format = match decide(&image, self.format)? {
+            image_disk::ImageFormat::Raw => ImageFormat::Raw,
+            image_disk::ImageFormat::Qcow2 => ImageFormat::Container(Container::Qcow2),
+        };
+        Ok((AttachedDisk { format: Some(format), ..self.clone() }, format))
+    }
+}
+
 /// A file that is open, and what it is in an image.
 #[derive(Debug)]
 struct OpenFile {

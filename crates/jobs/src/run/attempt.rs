@@ -326,7 +326,10 @@ impl Guest {
         let JobError::Guest(GuestFailure::Qemu { message, tail, .. }) = &error else { return error };
         let words = tail.last().filter(|_| message.starts_with("Is another process using the image"));
         // QEMU repeats its argument, which has the disk's name.
-        let is_locked = |disk: &&OpenDisk| words.is_some_and(|words| words.contains(&format!("\"{}\"", disk.serial)));
+        let is_locked = |disk: &&OpenDisk| {
+            let names = [format!("drive={},", disk.serial), format!("\"{}\"", disk.serial)];
+            words.is_some_and(|words| names.iter().any(|name| words.contains(name)))
+        };
         match self.attached.iter().find(is_locked) {
             Some(disk) => {
                 let (path, to_read) = (disk.path().to_owned(), disk.read_only);
