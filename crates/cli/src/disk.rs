@@ -2,11 +2,14 @@
 
 mod change;
 mod compare;
+mod copy_in;
+mod check;
 mod create;
+mod edit;
 mod files;
 mod format;
 mod guests;
-mod machine;
+pub mod machine;
 mod partition;
 mod picture;
 mod registry;
@@ -51,17 +54,26 @@ pub enum DiskCommand {
     /// Show the attributes of files in an image
     Stat(files::StatArguments),
 
-    /// Copy a file or a directory out of an image
+    /// Copy a file or a directory out of an image, or into one
     Cp(files::CpArguments),
 
     /// Write a file of an image, from standard input
     Write(change::WriteArguments),
+
+    /// Edit a file of an image by $EDITOR
+    Edit(edit::EditArguments),
 
     /// Remove files or directories from an image
     Rm(change::RmArguments),
 
     /// Make directories in an image
     Mkdir(change::MkdirArguments),
+
+    /// Check the file systems of an image by this machine's tools, and repair them
+    Fsck(check::FsckArguments),
+
+    /// Make a volume of an image longer or shorter, with its file system
+    Resize(check::ResizeArguments),
 
     /// Show how full the file systems of a disk image are
     Df(guests::DfArguments),
@@ -125,6 +137,9 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Stat(arguments) => files::stat(&arguments),
         DiskCommand::Cp(arguments) => files::cp(&arguments),
         DiskCommand::Write(arguments) => change::write(&arguments),
+        DiskCommand::Edit(arguments) => edit::edit(&arguments),
+        DiskCommand::Resize(arguments) => check::resize(&arguments),
+        DiskCommand::Fsck(arguments) => check::fsck(&arguments),
         DiskCommand::Rm(arguments) => change::rm(&arguments),
         DiskCommand::Mkdir(arguments) => change::mkdir(&arguments),
         DiskCommand::Df(arguments) => guests::df(&arguments),

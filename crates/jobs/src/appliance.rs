@@ -31,8 +31,11 @@ mod error;
 mod files;
 mod inside;
 mod machine;
+mod relay;
 mod request;
+mod resize;
 mod timeline;
+mod volume;
 mod volumes;
 mod wire;
 
@@ -48,7 +51,9 @@ pub use inside::ARGUMENT;
 pub(crate) use inside::main as become_program;
 use machine::Running;
 pub use request::{Access, ApplianceEvent, ApplianceReport, ApplianceRequest, Target};
+pub use resize::{NewSize, Resized, resize};
 pub use timeline::{Step, Timeline};
+pub use volume::{ApplianceVolume, look};
 use wire::{Answer, Ask, Found, Hello, Kind, PIECE};
 
 /// A running appliance. Dropping it ends the machine at once, as a power cut would.
@@ -58,6 +63,7 @@ pub struct Appliance {
     timeline: Timeline,
     events: Events<ApplianceEvent>,
     disk: inarch_disk::Disk,
+    read_only: bool,
 }
 
 impl Appliance {
@@ -83,7 +89,7 @@ impl Appliance {
             return Err(ApplianceError::Version);
         }
         timeline.boot(running.greeted(), hello.since_boot);
-        let mut appliance = Appliance { running, timeline, events, disk: plan.disk };
+        let mut appliance = Appliance { running, timeline, events, disk: plan.disk, read_only };
         let attach = wire::Attach { read_only, mounted: request.access.is_mounted(), ..plan.attach };
         appliance.ask(&Ask::Attach(attach))?;
         Ok(appliance)

@@ -100,6 +100,11 @@ impl Guest {
         Ok(Guest { volume, image, notes: opened.notes })
     }
 
+    /// A file system that something else reads.
+    pub(crate) fn over(volume: Arc<dyn Volume>, image: PathBuf) -> Guest {
+        Guest { volume, image, notes: Vec::new() }
+    }
+
     /// Lines about the image that the user should read.
     pub fn notes(&self) -> &[String] {
         &self.notes

@@ -109,13 +109,13 @@ pub fn tell(event: ApplianceEvent) {
         ApplianceEvent::Machine(event @ (RunEvent::Fault(_) | RunEvent::StartedAgain(_) | RunEvent::Guest(_))) => {
             complain(event);
         }
-        ApplianceEvent::Machine(_) => {}
+        ApplianceEvent::Machine(_) | ApplianceEvent::Ended(_) => {}
         ApplianceEvent::Note(line) => complain(line),
     }
 }
 
 /// A time line as text: a bar for each step.
-fn told(timeline: &Timeline) -> String {
+pub fn told(timeline: &Timeline) -> String {
     const WIDTH: f64 = 40.0;
     let total = timeline.total().as_secs_f64().max(0.001);
     let row = |step: &inarch_jobs::appliance::Step| {

@@ -1,7 +1,7 @@
 //! What an appliance does with files. Paths begin at the mounted root, and symbolic links are followed within it.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -78,12 +78,22 @@ impl Appliance {
     ///
     /// # Errors
     /// There is none, it cannot be read, or `take` failed.
-    pub fn read(
+    pub fn read(&mut self, path: &Path, take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<u64, ApplianceError> {
+        self.read_range(path, 0, u64::MAX, take)
+    }
+
+    /// The same for `count` bytes from `offset`; fewer at the file's end.
+    ///
+    /// # Errors
+    /// As [`Appliance::read`].
+    pub fn read_range(
         &mut self,
         path: &Path,
-        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+        offset: u64,
+        count: u64,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<u64, ApplianceError> {
-        self.running.tell(&Ask::Read { path: bytes(path) })?;
+        self.running.tell(&Ask::Read { path: bytes(path), offset, count })?;
         Ok(self.answer(&mut |piece| take(&piece).map_err(ApplianceError::Output))?.bytes)
     }
 

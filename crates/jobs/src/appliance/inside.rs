@@ -9,6 +9,8 @@ mod failure;
 mod files;
 mod listing;
 mod mounts;
+mod resize;
+mod serve;
 mod tools;
 
 use std::fs::File;
@@ -39,7 +41,7 @@ impl Host {
 
 /// The program: returns its exit status.
 pub fn main() -> u8 {
-    match serve() {
+    match answer_all() {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(io::stderr(), "{error}");
@@ -48,7 +50,7 @@ pub fn main() -> u8 {
     }
 }
 
-fn serve() -> io::Result<()> {
+fn answer_all() -> io::Result<()> {
     let from = File::from(rustix::stdio::stdin().try_clone_to_owned()?);
     let to = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut host = Host { from, to };
@@ -94,7 +96,7 @@ fn what(ask: &Ask) -> &'static str {
         Ask::Change { .. } => "change attributes",
         Ask::Sync => "write everything to the disks",
         Ask::Check { .. } => "check",
-        Ask::Resize { .. } => "resize",
+        Ask::Resize(_) => "resize",
         Ask::Serve { .. } => "serve",
         Ask::Detach => "let go",
     }
@@ -122,7 +124,9 @@ impl Work {
                 }
                 written
             }
-            Ask::Read { path } => files::read(self.mounted()?, &path.0, &mut host.to),
+            Ask::Read { path, offset, count } => {
+                files::read(self.mounted()?, &path.0, (offset, count), &mut host.to)
+            }
             Ask::List { path, itself } => listing::list(self.mounted()?, &path.0, itself, &mut host.to).map(nothing),
             Ask::Remove { path, recursive } => files::remove(self.mounted()?, &path.0, recursive).map(nothing),
             Ask::MakeDirectory { path, parents, mode } => {
@@ -133,8 +137,15 @@ impl Work {
             Ask::Change { path, mode, owner } => files::change(self.mounted()?, &path.0, mode, owner).map(nothing),
             Ask::Sync => self.mounted()?.sync().map(nothing),
             Ask::Check { repair } => check::check(self.volumes()?, repair, host),
-            Ask::Resize { bytes } => check::resize(self.volumes()?, bytes, host),
-            Ask::Serve { .. } => Err(Failure::new("this is not done yet")),
+            Ask::Resize(wanted) => {
+                let volumes = self.volumes()?;
+                let volume = self.attached.as_ref().and_then(|(attach, _)| attach.volumes.first());
+                resize::resize(volumes, volume.ok_or_else(|| Failure::new("there is no volume"))?, &wanted, host)
+            }
+            Ask::Serve { read_only, owner } => {
+                self.mounted()?;
+                serve::serve(read_only, owner, host).map(nothing)
+            }
         }
     }
 

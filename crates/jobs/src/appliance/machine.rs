@@ -125,6 +125,11 @@ impl Running {
         }
     }
 
+    /// Another way to send frames, for another thread.
+    pub fn requests(&self) -> io::Result<File> {
+        self.to.try_clone()
+    }
+
     /// Whether the program has said something that was not received yet.
     pub fn has_answer(&self) -> bool {
         super::is_readable(&self.from)

@@ -83,6 +83,8 @@ pub enum ApplianceEvent {
     Machine(RunEvent),
     /// A line of a tool in the guest, or about what was left out.
     Note(String),
+    /// An appliance that served a mount has ended.
+    Ended(ApplianceReport),
 }
 
 impl fmt::Display for ApplianceEvent {
@@ -90,6 +92,7 @@ impl fmt::Display for ApplianceEvent {
         match self {
             ApplianceEvent::Machine(event) => event.fmt(f),
             ApplianceEvent::Note(line) => f.write_str(line),
+            ApplianceEvent::Ended(report) => write!(f, "the appliance ran {:.1} s", report.timeline.total().as_secs_f64()),
         }
     }
 }

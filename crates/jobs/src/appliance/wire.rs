@@ -135,8 +135,8 @@ pub(super) enum Ask {
     Attach(Attach),
     /// Make a file of the data that follow, in place of one that is there.
     Write { path: Bytes, mode: Option<u32>, owner: Option<(u32, u32)>, only_new: bool },
-    /// Send a file's bytes.
-    Read { path: Bytes },
+    /// Send `count` of a file's bytes from `offset`.
+    Read { path: Bytes, offset: u64, count: u64 },
     /// Send the attributes of a directory's files, or of the file itself: an [`Entry`] in each frame of data.
     List { path: Bytes, itself: bool },
     /// Remove a file, or a directory with everything in it.
@@ -153,8 +153,8 @@ pub(super) enum Ask {
     Sync,
     /// Check the file system of each volume, which is not mounted.
     Check { repair: bool },
-    /// Make the first volume's file system this long; `None` for as long as the volume is.
-    Resize { bytes: Option<u64> },
+    /// Make the first volume longer or shorter, which is not mounted.
+    Resize(Grown),
     /// Answer requests of the FUSE protocol from now on: each frame of data is a message, in both directions.
     Serve { read_only: bool, owner: Option<(u32, u32)> },
     /// Unmount everything, and let go of the disks.
@@ -188,6 +188,16 @@ pub(super) struct AttachedVolume {
     pub subvolume: Option<String>,
     /// Its name on the host, for messages.
     pub name: String,
+}
+
+/// How long a volume is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Grown {
+    pub bytes: u64,
+    /// Whether that is more than it has.
+    pub grows: bool,
+    /// Whether the disk has grown for it, so that the second copy of a GPT is to be moved to its end.
+    pub moves_table: bool,
 }
 
 /// Where a volume is in the guest.
@@ -244,12 +254,12 @@ mod tests {
     #[test]
     fn frames_come_back() {
         let mut bytes = Vec::new();
-        tell(&mut bytes, &Ask::Read { path: Bytes(b"/\xff".to_vec()) }).unwrap();
+        tell(&mut bytes, &Ask::Read { path: Bytes(b"/\xff".to_vec()), offset: 0, count: 1 }).unwrap();
         send(&mut bytes, Kind::Data, b"abc").unwrap();
         let mut from = &bytes[..];
         let (kind, message) = receive(&mut from).unwrap().unwrap();
         assert_eq!(kind, Kind::Message);
-        assert!(matches!(decode(&message).unwrap(), Ask::Read { path } if path.0 == b"/\xff"));
+        assert!(matches!(decode(&message).unwrap(), Ask::Read { path, .. } if path.0 == b"/\xff"));
         assert_eq!(receive(&mut from).unwrap().unwrap(), (Kind::Data, b"abc".to_vec()));
         assert!(receive(&mut from).unwrap().is_none());
     }

@@ -1,4 +1,4 @@
-//! Checks and resizes file systems by the host's tools.
+//! Checks file systems by the host's tools.
 
 use std::path::Path;
 
@@ -160,10 +160,4 @@ pub(super) fn check(volumes: &Mounted, repair: bool, host: &mut Host) -> Result<
 fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Host) -> Result<Ended, Failure> {
     let words = words.iter().map(Path::new).chain([device]);
     tool.run(words, &mut |line| host.note(&format!("  {}", with_name(line, device, name))))
-}
-
-/// Makes the first volume's file system another size.
-pub(super) fn resize(volumes: &Mounted, bytes: Option<u64>, host: &mut Host) -> Result<Found, Failure> {
-    let _ = (volumes, bytes, host);
-    Err(Failure::new("this is not done yet"))
 }

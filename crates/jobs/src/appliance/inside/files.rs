@@ -224,7 +224,12 @@ fn copy_xattrs(directory: &OwnedFd, name: &OsStr, new: &File) -> Result<(), Errn
 }
 
 /// Sends a file.
-pub(super) fn read(mounted: &Mounted, path: &[u8], to: &mut File) -> Result<Found, Failure> {
+pub(super) fn read(
+    mounted: &Mounted,
+    path: &[u8],
+    (offset, count): (u64, u64),
+    to: &mut File,
+) -> Result<Found, Failure> {
     let fail = |error: io::Error| Failure::at(path, error);
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open_in_root(mounted.root()?, path, flags).map_err(|error| Failure::at(path, error))?;
@@ -233,6 +238,8 @@ pub(super) fn read(mounted: &Mounted, path: &[u8], to: &mut File) -> Result<Foun
     if !kind.is_file() {
         return Err(Failure::at(path, if kind.is_dir() { Errno::ISDIR } else { Errno::INVAL }));
     }
+    io::Seek::seek(&mut file, io::SeekFrom::Start(offset)).map_err(fail)?;
+    let mut file = file.take(count);
     let mut piece = vec![0; PIECE];
     let mut bytes = 0;
     loop {

@@ -15,7 +15,7 @@ use super::tools::Tool;
 use crate::appliance::wire::AttachedVolume;
 
 /// Where the guest's root is mounted.
-const ROOT: &str = "/run/inarch/volumes";
+pub(super) const ROOT: &str = "/run/inarch/volumes";
 
 const NTFS: Tool = Tool { program: "ntfs-3g", package: "ntfs-3g" };
 

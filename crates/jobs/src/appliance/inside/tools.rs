@@ -43,13 +43,27 @@ impl Tool {
         arguments: impl IntoIterator<Item = S>,
         say: &mut dyn FnMut(&str),
     ) -> Result<Ended, Failure> {
+        self.feed(arguments, "", say)
+    }
+
+    /// The same with a few lines of input.
+    pub fn feed<S: AsRef<OsStr>>(
+        self,
+        arguments: impl IntoIterator<Item = S>,
+        input: &str,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Ended, Failure> {
         /// So many lines are kept.
         const MOST: usize = 20;
         let failed = |error| Failure::of(format!("cannot run {}", self.program), error);
         let (reader, writer) = std::io::pipe().map_err(failed)?;
         let mut command = Command::new(self.find()?);
         command.args(arguments).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
-        command.stdin(Stdio::null()).stderr(writer.try_clone().map_err(failed)?).stdout(writer);
+        let (to_it, mut its) = std::io::pipe().map_err(failed)?;
+        // A pipe takes that much without a reader.
+        std::io::Write::write_all(&mut its, input.as_bytes()).map_err(failed)?;
+        drop(its);
+        command.stdin(Stdio::from(to_it)).stderr(writer.try_clone().map_err(failed)?).stdout(writer);
         let mut child = command.spawn().map_err(failed)?;
         drop(command);
         let mut lines = Vec::new();
