@@ -1,9 +1,9 @@
 //! `inarch disk`.
 
 mod change;
+mod check;
 mod compare;
 mod copy_in;
-mod check;
 mod create;
 mod edit;
 mod files;

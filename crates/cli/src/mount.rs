@@ -17,8 +17,8 @@ use inarch_jobs::source::{ImageFormat, Source};
 use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
-use crate::arguments::one_of;
 use crate::access::{AccessArguments, RefusedArguments};
+use crate::arguments::one_of;
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
 use crate::signals::EndingSignals;
@@ -337,7 +337,10 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         remote: None,
     };
     request.check()?;
-    let child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    let mut child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    if let (Some(child), true) = (&mut child, image.is_some()) {
+        child.close_inherited()?;
+    }
     // What is wrong with the request was said before a machine is started for it.
     let remote = image.map(|image| image.server(timings)).transpose()?;
     let request = MountRequest { remote, ..request };

@@ -159,10 +159,7 @@ impl Appliance {
     }
 
     /// Waits for the answer; `take` gets the data before it.
-    fn answer(
-        &mut self,
-        take: &mut dyn FnMut(Vec<u8>) -> Result<(), ApplianceError>,
-    ) -> Result<Found, ApplianceError> {
+    fn answer(&mut self, take: &mut dyn FnMut(Vec<u8>) -> Result<(), ApplianceError>) -> Result<Found, ApplianceError> {
         let began = Instant::now();
         let mut taken = Ok(());
         loop {

@@ -27,8 +27,8 @@ pub use inarch_fuse::Rings;
 use inarch_mount::MountError;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
-use rustix::fs::{Mode, OFlags, open};
 pub use remote::Remote;
+use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, unmount};
 
 use archive::GuardedArchive;

@@ -49,8 +49,8 @@ use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::descriptors;
 use crate::text::shown;
-pub use attached::{AttachError, AttachedDisk};
 use attached::OpenDisk;
+pub use attached::{AttachError, AttachedDisk};
 use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
@@ -182,7 +182,18 @@ impl<'a> Job<'a> {
         let open_files = descriptors::take_limit();
         let open = |(at, disk)| OpenDisk::open(disk, &request.with, at + 1).map_err(RunError::from);
         let attached = request.disks.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
-        Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files, attached: attached.into(), launch: None })
+        Ok(Job {
+            request,
+            directory,
+            place,
+            trees,
+            kernel,
+            modules,
+            memory,
+            open_files,
+            attached: attached.into(),
+            launch: None,
+        })
     }
 
     /// Prepares a run. `kept` records that its command is about to start.

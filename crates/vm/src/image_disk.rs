@@ -148,7 +148,10 @@ mod tests {
         let device = "virtio-blk-pci,drive=disk1,serial=disk1,rerror=report,werror=report";
         assert_eq!((&*words[0], &*words[2], &*words[3]), ("-blockdev", "-device", device));
         let node: Value = serde_json::from_str(&words[1]).unwrap();
-        assert_eq!((&node["driver"], &node["backing"], &node["node-name"]), (&json!("qcow2"), &Value::Null, &json!("disk1")));
+        assert_eq!(
+            (&node["driver"], &node["backing"], &node["node-name"]),
+            (&json!("qcow2"), &Value::Null, &json!("disk1"))
+        );
         assert!(node.as_object().unwrap().contains_key("backing"));
         assert_eq!((&node["file"]["filename"], &node["file"]["driver"]), (&json!("/a \"b\".qcow2"), &json!("file")));
     }

@@ -75,18 +75,29 @@ fn read(image: &WrittenArguments, target: &Target, path: &Path) -> anyhow::Resul
 }
 
 fn run_editor(copy: &Path) -> anyhow::Result<()> {
-    let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+    let named =
+        ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     let editor = named.unwrap_or_else(|| "vi".into());
     // As git and others do: the variable may have options.
     let mut line = editor.clone();
     line.push(" \"$@\"");
     let status = Command::new("sh").arg("-c").arg(line).arg(&editor).arg(copy).status();
     let status = status.map_err(|error| anyhow::anyhow!("cannot start the editor: {error}"))?;
-    anyhow::ensure!(status.success(), "the editor ({}) failed, so nothing was written ({status})", shown(Path::new(&editor)));
+    anyhow::ensure!(
+        status.success(),
+        "the editor ({}) failed, so nothing was written ({status})",
+        shown(Path::new(&editor))
+    );
     Ok(())
 }
 
-fn write_back(image: &WrittenArguments, target: &Target, path: &Path, before: &[u8], after: &[u8]) -> anyhow::Result<()> {
+fn write_back(
+    image: &WrittenArguments,
+    target: &Target,
+    path: &Path,
+    before: &[u8],
+    after: &[u8],
+) -> anyhow::Result<()> {
     let mut appliance = image.machine.open(target, Access::Write)?;
     let mut now = Vec::new();
     appliance.read(path, |piece| {

@@ -89,7 +89,8 @@ impl WrittenArguments {
     /// The image and the paths in it: those that are given, below the path of the image's word.
     pub fn target(&self, paths: &[PathBuf]) -> anyhow::Result<(Target, Vec<PathBuf>)> {
         let target = Target::parse(&self.image)?;
-        let within = |path: &PathBuf| target.path.join(path.strip_prefix("/").unwrap_or(path));
+        let base = Path::new("/").join(&target.path);
+        let within = |path: &PathBuf| base.join(path.strip_prefix("/").unwrap_or(path));
         let paths = match (paths, target.path.as_os_str().is_empty()) {
             ([], false) => vec![target.path.clone()],
             (paths, _) => paths.iter().map(within).collect(),
@@ -103,7 +104,9 @@ pub fn tell(event: ApplianceEvent) {
     match event {
         ApplianceEvent::Machine(RunEvent::Acceleration { fall_back: Some(_), .. }) => {
             if fall_back_is_news() {
-                complain("the appliance runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)");
+                complain(
+                    "the appliance runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)",
+                );
             }
         }
         ApplianceEvent::Machine(event @ (RunEvent::Fault(_) | RunEvent::StartedAgain(_) | RunEvent::Guest(_))) => {
@@ -121,7 +124,8 @@ pub fn told(timeline: &Timeline) -> String {
     let row = |step: &inarch_jobs::appliance::Step| {
         let (began, took) = (step.began.as_secs_f64(), step.took.as_secs_f64());
         let before = (began / total * WIDTH) as usize;
-        let length = ((took / total * WIDTH).round() as usize).clamp(1, WIDTH as usize + 1 - before.min(WIDTH as usize));
+        let length =
+            ((took / total * WIDTH).round() as usize).clamp(1, WIDTH as usize + 1 - before.min(WIDTH as usize));
         let place = if step.in_guest { "guest" } else { "host" };
         let bar = format!("{}{}", " ".repeat(before), "#".repeat(length));
         vec![format!("{began:.3}"), format!("{took:.3}"), place.to_owned(), shown(Path::new(&step.what)), bar]

@@ -49,6 +49,8 @@ pub fn start(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<bool> 
 pub struct Child {
     log: File,
     path: PathBuf,
+    /// Whether the caller's open files are closed already.
+    has_closed: bool,
 }
 
 impl Child {
@@ -65,7 +67,14 @@ impl Child {
             }
             None => usual_log()?,
         };
-        Ok(Child { log, path })
+        Ok(Child { log, path, has_closed: false })
+    }
+
+    /// Closes the caller's open files now. For a server that gets descriptors from elsewhere before it answers, which look as if
+    /// they were inherited.
+    pub fn close_inherited(&mut self) -> anyhow::Result<()> {
+        self.has_closed = true;
+        close_inherited().map_err(|error| anyhow::anyhow!("cannot close what the caller has open: {error}"))
     }
 
     /// The line that says where the log is.
@@ -81,7 +90,9 @@ impl Child {
             setsid()?;
             std::env::set_current_dir("/")?;
             dup2_stdin(nowhere()?)?;
-            close_inherited()?;
+            if !self.has_closed {
+                close_inherited()?;
+            }
             set_parent_process_death_signal(None)?;
             io::Result::Ok(())
         };

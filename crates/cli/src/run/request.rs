@@ -32,9 +32,8 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
     let trees = trees(&arguments)?;
-    let disks = arguments.disk.iter().map(|text| {
-        disk_option::parse(text).map_err(|error| anyhow::anyhow!("--disk: {error}"))
-    });
+    let disks =
+        arguments.disk.iter().map(|text| disk_option::parse(text).map_err(|error| anyhow::anyhow!("--disk: {error}")));
     let disks = disks.collect::<anyhow::Result<_>>()?;
     let net = match (arguments.machine.net, arguments.machine.publish.is_empty()) {
         (Some(NetworkArgument::None), false) => {

@@ -32,8 +32,8 @@ use inarch_confine::Parsing;
 pub use error::ContainerError;
 pub use files::NamedFiles;
 pub use opening::MAX_CHAIN;
-pub use qcow2::{QcowNames, qcow2_names};
 use opening::Opening;
+pub use qcow2::{QcowNames, qcow2_names};
 
 /// The kinds of containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,9 +76,8 @@ fn whole(volume: usize) -> Place {
 
 /// The only volume with files, where none is the root of an operating system.
 fn only(volumes: &[DiskVolume]) -> Result<usize, NotFound> {
-    let has_files = |volume: &DiskVolume| {
-        volume.content.as_ref().is_some_and(|content| !WITHOUT_FILES.contains(&content.format))
-    };
+    let has_files =
+        |volume: &DiskVolume| volume.content.as_ref().is_some_and(|content| !WITHOUT_FILES.contains(&content.format));
     let with_files: Vec<_> = volumes.iter().enumerate().filter(|(_, volume)| has_files(volume)).collect();
     match &*with_files {
         [] => Err(NotFound::Nothing { there: shown(volumes) }),

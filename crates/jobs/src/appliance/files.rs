@@ -63,12 +63,7 @@ impl Appliance {
     ///
     /// # Errors
     /// `from` fails, or the file cannot be written. The old file is as it was then.
-    pub fn write(
-        &mut self,
-        path: &Path,
-        options: &NewFileOptions,
-        from: &mut dyn Read,
-    ) -> Result<u64, ApplianceError> {
+    pub fn write(&mut self, path: &Path, options: &NewFileOptions, from: &mut dyn Read) -> Result<u64, ApplianceError> {
         let NewFileOptions { mode, owner, only_new } = *options;
         let found = self.ask_with(&Ask::Write { path: bytes(path), mode, owner, only_new }, from)?;
         Ok(found.bytes)
@@ -167,12 +162,7 @@ impl Appliance {
     ///
     /// # Errors
     /// As chmod(2) and chown(2).
-    pub fn change(
-        &mut self,
-        path: &Path,
-        mode: Option<u32>,
-        owner: Option<(u32, u32)>,
-    ) -> Result<(), ApplianceError> {
+    pub fn change(&mut self, path: &Path, mode: Option<u32>, owner: Option<(u32, u32)>) -> Result<(), ApplianceError> {
         self.ask(&Ask::Change { path: bytes(path), mode, owner }).map(drop)
     }
 

@@ -56,7 +56,8 @@ fn answer_all() -> io::Result<()> {
     let mut host = Host { from, to };
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let since_boot = (since_boot.tv_sec as u64).saturating_mul(1_000_000).saturating_add(since_boot.tv_nsec as u64 / 1000);
+    let since_boot =
+        (since_boot.tv_sec as u64).saturating_mul(1_000_000).saturating_add(since_boot.tv_nsec as u64 / 1000);
     wire::tell(&mut host.to, &Hello { version: wire::VERSION, kernel, since_boot })?;
     let mut work = Work::default();
     while let Some((kind, bytes)) = wire::receive(&mut host.from)? {
@@ -124,9 +125,7 @@ impl Work {
                 }
                 written
             }
-            Ask::Read { path, offset, count } => {
-                files::read(self.mounted()?, &path.0, (offset, count), &mut host.to)
-            }
+            Ask::Read { path, offset, count } => files::read(self.mounted()?, &path.0, (offset, count), &mut host.to),
             Ask::List { path, itself } => listing::list(self.mounted()?, &path.0, itself, &mut host.to).map(nothing),
             Ask::Remove { path, recursive } => files::remove(self.mounted()?, &path.0, recursive).map(nothing),
             Ask::MakeDirectory { path, parents, mode } => {

@@ -26,8 +26,7 @@ use crate::share::{Changes, Refused};
 use crate::source::Source;
 
 /// The directories of the host's root that an appliance has: those of programs, drivers and settings.
-const OF_THE_HOST: [&str; 11] =
-    ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "nix", "gnu"];
+const OF_THE_HOST: [&str; 11] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "nix", "gnu"];
 
 /// What of them no tool needs.
 const NOT_NEEDED: [&str; 5] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/src", "usr/include"];

@@ -92,7 +92,9 @@ impl fmt::Display for ApplianceEvent {
         match self {
             ApplianceEvent::Machine(event) => event.fmt(f),
             ApplianceEvent::Note(line) => f.write_str(line),
-            ApplianceEvent::Ended(report) => write!(f, "the appliance ran {:.1} s", report.timeline.total().as_secs_f64()),
+            ApplianceEvent::Ended(report) => {
+                write!(f, "the appliance ran {:.1} s", report.timeline.total().as_secs_f64())
+            }
         }
     }
 }

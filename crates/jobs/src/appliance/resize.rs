@@ -64,7 +64,10 @@ struct Room {
 impl Room {
     fn of(disk: &Disk, volume: &AttachedVolume) -> Result<Room, String> {
         let Device::Disk { part, .. } = volume.device else {
-            return Err(format!("{} is a logical volume or an array; lvextend -r and mdadm --grow resize those", volume.name));
+            return Err(format!(
+                "{} is a logical volume or an array; lvextend -r and mdadm --grow resize those",
+                volume.name
+            ));
         };
         let Some(number) = part else {
             return Ok(Room { now: disk.size, most: None, start: 0, table: None });
@@ -96,7 +99,8 @@ pub fn resize(
     events: Events<ApplianceEvent>,
 ) -> Result<Resized, ApplianceError> {
     let path = &request.image.path;
-    let refuse = |reason: String| ApplianceError::from(PathError::new(path, "cannot be resized", io::Error::other(reason)));
+    let refuse =
+        |reason: String| ApplianceError::from(PathError::new(path, "cannot be resized", io::Error::other(reason)));
     let (image, format) = request.image.settled()?;
     let plan = volumes::plan(&image, format, &request.with, &request.which)?;
     let volume = plan.attach.volumes.first().ok_or(ApplianceError::Protocol)?.clone();
@@ -112,7 +116,10 @@ pub fn resize(
     let bytes = wanted / ALIGNMENT * ALIGNMENT;
     let format_of = volume.format.clone().unwrap_or_default();
     let Some((can_shrink, why)) = abilities(&format_of) else {
-        return Err(refuse(format!("{} holds {format_of}; ext2, ext3, ext4, XFS, Btrfs and NTFS are resized", volume.name)));
+        return Err(refuse(format!(
+            "{} holds {format_of}; ext2, ext3, ext4, XFS, Btrfs and NTFS are resized",
+            volume.name
+        )));
     };
     if bytes == room.now || (size == NewSize::Most && bytes < room.now) {
         return Ok(Resized { before: room.now, now: room.now, report: None });

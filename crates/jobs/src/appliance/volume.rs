@@ -166,7 +166,8 @@ impl Volume for ApplianceVolume {
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
         let mut state = self.lock();
         let entries: Vec<_> = state.entries(directory)?.to_vec();
-        let types: Vec<_> = entries.iter().map(|(_, node)| state.node(*node).ok().and_then(|(_, is)| is.file_type())).collect();
+        let types: Vec<_> =
+            entries.iter().map(|(_, node)| state.node(*node).ok().and_then(|(_, is)| is.file_type())).collect();
         // `take` may ask about what it is given.
         drop(state);
         let start = usize::try_from(from).unwrap_or(usize::MAX);

@@ -267,7 +267,12 @@ mod tests {
     #[test]
     fn hostile_frames_are_refused() {
         let long = (DATA_MOST as u32 + 1).to_le_bytes();
-        for bytes in [&[9, 0, 0, 0, 0][..], &[1, 255, 255, 255, 255], &[3, 1, 0, 0, 0, 0], &[2, long[0], long[1], long[2], long[3]]] {
+        for bytes in [
+            &[9, 0, 0, 0, 0][..],
+            &[1, 255, 255, 255, 255],
+            &[3, 1, 0, 0, 0, 0],
+            &[2, long[0], long[1], long[2], long[3]],
+        ] {
             assert!(receive(&mut &*bytes).is_err(), "{bytes:?}");
         }
         // What is cut off is no frame.

@@ -104,7 +104,10 @@ pub enum AttachError {
         error: ContainerError,
     },
     /// A backing file's format is none that is used here.
-    #[error("{}: it does not say that its backing file is raw or qcow2; 'qemu-img rebase -u -F FORMAT' does", shown(path))]
+    #[error(
+        "{}: it does not say that its backing file is raw or qcow2; 'qemu-img rebase -u -F FORMAT' does",
+        shown(path)
+    )]
     BackingFormat {
         /// The image that has the backing file.
         path: PathBuf,
@@ -274,10 +277,7 @@ fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
 }
 
 /// Has a confined thread look at a file.
-fn look<T: Send>(
-    open: &OpenFile,
-    look: impl FnOnce(Parsing, &dyn Backing) -> T + Send,
-) -> Result<T, AttachError> {
+fn look<T: Send>(open: &OpenFile, look: impl FnOnce(Parsing, &dyn Backing) -> T + Send) -> Result<T, AttachError> {
     let fail = |error| PathError::new(&open.path, "cannot be read", error);
     let file = open.file.try_clone().map_err(fail)?;
     let backing: Arc<dyn Backing> = Arc::new(BackingFile::new(file, open.path.clone()).map_err(fail)?);
@@ -298,7 +298,9 @@ fn decide(image: &OpenFile, said: Option<ImageFormat>) -> Result<image_disk::Ima
         (Some(ImageFormat::Container(kind)), _) => Err(AttachError::Container { path, kind }),
         (None, Some(Container::Qcow2)) if is_named_so => Ok(image_disk::ImageFormat::Qcow2),
         (None, Some(kind)) => Err(AttachError::Guess { path, kind }),
-        (None, None) if is_named_so => Err(AttachError::NoQcow2 { path, why: "its name says that it is a qcow2 image" }),
+        (None, None) if is_named_so => {
+            Err(AttachError::NoQcow2 { path, why: "its name says that it is a qcow2 image" })
+        }
         (None, None) => Ok(image_disk::ImageFormat::Raw),
     }
 }

@@ -57,9 +57,5 @@ pub struct QcowNames {
 pub fn qcow2_names(_: Parsing, file: &dyn Backing) -> Result<QcowNames, ContainerError> {
     let Header { backing, backing_format, data_file, .. } = Header::read(file)?;
     let named = |role| move |name| Reference { role, name };
-    Ok(QcowNames {
-        backing: backing.map(named(Role::Backing)),
-        backing_format,
-        data: data_file.map(named(Role::Data)),
-    })
+    Ok(QcowNames { backing: backing.map(named(Role::Backing)), backing_format, data: data_file.map(named(Role::Data)) })
 }

@@ -75,7 +75,9 @@ const CHECKERS: [Checker; 10] = [
         formats: &["btrfs"],
         tool: tool("btrfs", "btrfs-progs"),
         check: &["check", "--readonly"],
-        repair: Err("'btrfs check --repair' may make it worse, as its manual says; copy the files out instead (inarch disk cp)"),
+        repair: Err(
+            "'btrfs check --repair' may make it worse, as its manual says; copy the files out instead (inarch disk cp)",
+        ),
         statuses: [Statuses::One(false); 2],
     },
     Checker {

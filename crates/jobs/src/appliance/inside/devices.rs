@@ -43,8 +43,13 @@ pub(super) fn format(device: &Path, known: Option<&str>) -> Result<String, Failu
     if let Some(format) = known {
         return Ok(format.to_owned());
     }
-    let found = BLKID.run([Path::new("-o"), Path::new("value"), Path::new("-s"), Path::new("TYPE"), device], &mut |_| {})?;
-    found.lines.first().cloned().ok_or_else(|| Failure::new(format!("{}: nothing that is known is on it", device.display())))
+    let found =
+        BLKID.run([Path::new("-o"), Path::new("value"), Path::new("-s"), Path::new("TYPE"), device], &mut |_| {})?;
+    found
+        .lines
+        .first()
+        .cloned()
+        .ok_or_else(|| Failure::new(format!("{}: nothing that is known is on it", device.display())))
 }
 
 /// The driver of a format, by its module's name; none for what a program mounts.

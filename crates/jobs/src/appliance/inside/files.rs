@@ -9,9 +9,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, Stat, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
-    fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat,
-    symlinkat, unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, Stat, Uid, XattrFlags, chmodat, chownat, fchmod,
+    fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -193,7 +193,9 @@ fn set_attributes(
     // A file system without permissions has those of its mount, and takes no others.
     let mode = mode.or(old.map(|old| old.st_mode)).unwrap_or(0o644) & 0o7777;
     match fchmod(new, Mode::from_raw_mode(mode as RawMode)) {
-        Err(Errno::PERM | Errno::OPNOTSUPP) if old.is_some_and(|old| old.st_mode & 0o7777 == is.st_mode & 0o7777) => Ok(()),
+        Err(Errno::PERM | Errno::OPNOTSUPP) if old.is_some_and(|old| old.st_mode & 0o7777 == is.st_mode & 0o7777) => {
+            Ok(())
+        }
         Err(Errno::PERM) if old.is_none() => Ok(()),
         result => result,
     }

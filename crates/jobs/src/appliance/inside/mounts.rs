@@ -51,8 +51,10 @@ impl Mounted {
             }
             // The directory may be a symbolic link, which leads nowhere but into the volume.
             Some(root) => {
-                let directory = open_in_root(root.as_fd(), volume.directory.as_bytes(), OFlags::PATH | OFlags::DIRECTORY);
-                let fail = |error| Failure::of(format!("there is no {} to mount {} on", volume.directory, volume.name), error);
+                let directory =
+                    open_in_root(root.as_fd(), volume.directory.as_bytes(), OFlags::PATH | OFlags::DIRECTORY);
+                let fail =
+                    |error| Failure::of(format!("there is no {} to mount {} on", volume.directory, volume.name), error);
                 real_path(directory.map_err(fail)?.as_fd())?
             }
         };
@@ -80,7 +82,9 @@ impl Mounted {
             None => Ok(()),
             Some(missing) => {
                 let shown = missing.strip_prefix(ROOT).unwrap_or(missing).display();
-                Err(Failure::new(format!("the guest mounts a volume on /{shown} that is not on this image, so it would not see it")))
+                Err(Failure::new(format!(
+                    "the guest mounts a volume on /{shown} that is not on this image, so it would not see it"
+                )))
             }
         }
     }
@@ -166,9 +170,10 @@ fn mount_one(
     if format == "ntfs" {
         let options = if read_only { "ro,norecover" } else { "rw,windows_names" };
         let words = [Path::new("-o"), Path::new(options), device, point];
-        return NTFS.must(words).map(drop).map_err(|failure| {
-            Failure { text: super::tools::with_name(&failure.text, device, name), ..failure }
-        });
+        return NTFS
+            .must(words)
+            .map(drop)
+            .map_err(|failure| Failure { text: super::tools::with_name(&failure.text, device, name), ..failure });
     }
     let mut options: Vec<String> = Vec::new();
     if read_only {
@@ -188,7 +193,8 @@ fn mount_one(
     // Damage makes some file systems refuse writes from the beginning.
     let writable = rustix::fs::statvfs(point).map_err(|error| Failure::of(name, error))?;
     if !read_only && writable.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        let refused = Failure::new(format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"));
+        let refused =
+            Failure::new(format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"));
         let _ = unmount(point, UnmountFlags::empty());
         return Err(refused.with_kernel_log(log));
     }

@@ -37,7 +37,8 @@ pub(super) fn serve(read_only: bool, owner: Option<(u32, u32)>, host: &mut Host)
         submounts: Submounts::Merged,
         ..HostOptions::default()
     };
-    let files = HostDirectory::new(Path::new(ROOT), options).map_err(|error| Failure::of("the mounted tree", error.error))?;
+    let files =
+        HostDirectory::new(Path::new(ROOT), options).map_err(|error| Failure::of("the mounted tree", error.error))?;
     let map = owner.map_or(OwnerMap::Host, |(uid, gid)| OwnerMap::Fixed { uid, gid });
     let files: Arc<dyn FileSystem> = with_owners(Arc::new(files), &Owners::from(map));
     let connection = ConnectionOptions {
@@ -56,7 +57,8 @@ pub(super) fn serve(read_only: bool, owner: Option<(u32, u32)>, host: &mut Host)
             scope.spawn(move || answer_all(dispatcher, number, (from, to), ended))
         };
         let threads: Vec<_> = (0..THREADS).map(work).collect();
-        let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))));
+        let results =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))));
         results.fold(Ok(()), Result::and)
     });
     dispatcher.disconnect();
