@@ -54,9 +54,11 @@ pub use request::{Access, ApplianceEvent, ApplianceReport, ApplianceRequest, Tar
 pub use resize::{NewSize, Resized, resize};
 pub use timeline::{Step, Timeline};
 pub use volume::{ApplianceVolume, look};
+pub use wire::read_answers;
 use wire::{Answer, Ask, Found, Hello, Kind, PIECE};
 
-/// A running appliance. Dropping it ends the machine at once, as a power cut would.
+/// A running appliance. Dropping it unmounts the volumes if that can be done, and does not say whether it was; [`Appliance::close`]
+/// does.
 #[derive(Debug)]
 pub struct Appliance {
     running: Running,
@@ -77,8 +79,9 @@ impl Appliance {
         let read_only = request.access.is_read_only();
         let mut image = request.image.clone();
         image.read_only = read_only;
-        let (image, format) = image.settled()?;
+        let (mut image, format) = image.settled()?;
         let plan = volumes::plan(&image, format, &request.with, &request.which)?;
+        image.sector = plan.disk.table.as_ref().and_then(|table| u32::try_from(table.sector).ok());
         timeline.host("look at the image");
         let mut running = machine::start(request, image, &events)?;
         let hello: Hello = match running.receive()? {

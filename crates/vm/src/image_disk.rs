@@ -56,12 +56,14 @@ pub struct ImageDisk {
     pub chain: Vec<ImageFile>,
     /// Whether the guest's writes are refused.
     pub read_only: bool,
+    /// Bytes of a logical sector, by which the guest reads the partition table: 512, 1024, 2048 or 4096.
+    pub sector: u32,
 }
 
 impl CommandLine {
     /// Adds a disk that QEMU opens.
     pub(crate) fn image(&mut self, disk: ImageDisk) {
-        let ImageDisk { serial, chain, read_only } = disk;
+        let ImageDisk { serial, chain, read_only, sector } = disk;
         let mut node = Value::Null;
         let count = chain.len();
         for (place, file) in chain.into_iter().enumerate().rev() {
@@ -73,8 +75,11 @@ impl CommandLine {
         }
         self.option("-blockdev", text_of(&node));
         // Without these the machine would stop for ever where the host's disk is full.
-        let errors = "rerror=report,werror=report";
-        self.option("-device", format!("virtio-blk-pci,drive={serial},serial={serial},{errors}"));
+        let mut device = format!("virtio-blk-pci,drive={serial},serial={serial},rerror=report,werror=report");
+        if sector != 512 {
+            device.push_str(&format!(",logical_block_size={sector},physical_block_size={sector}"));
+        }
+        self.option("-device", device);
     }
 
     fn image_node(&mut self, file: ImageFile, read_only: bool, below: Option<Value>) -> Value {
@@ -144,7 +149,7 @@ mod tests {
     #[test]
     fn nothing_is_guessed_and_nothing_is_opened_that_an_image_names() {
         let chain = vec![file("/a \"b\".qcow2", ImageFormat::Qcow2)];
-        let words = line(ImageDisk { serial: "disk1".to_owned(), chain, read_only: false });
+        let words = line(ImageDisk { serial: "disk1".to_owned(), chain, read_only: false, sector: 512 });
         let device = "virtio-blk-pci,drive=disk1,serial=disk1,rerror=report,werror=report";
         assert_eq!((&*words[0], &*words[2], &*words[3]), ("-blockdev", "-device", device));
         let node: Value = serde_json::from_str(&words[1]).unwrap();
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn what_lies_below_is_only_read() {
         let chain = vec![file("/top", ImageFormat::Qcow2), file("/base", ImageFormat::Raw)];
-        let words = line(ImageDisk { serial: "disk1".to_owned(), chain, read_only: false });
+        let words = line(ImageDisk { serial: "disk1".to_owned(), chain, read_only: false, sector: 512 });
         let node: Value = serde_json::from_str(&words[1]).unwrap();
         assert_eq!((&node["read-only"], &node["backing"]["read-only"]), (&json!(false), &json!(true)));
         assert_eq!(node["backing"]["file"]["filename"], json!("/base"));

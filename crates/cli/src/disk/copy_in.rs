@@ -27,7 +27,7 @@ pub fn copy(from: &Path, to: &OsStr, format: Option<ImageFormat>, with: &[PathBu
     );
     // What cannot be read is known before a machine is started for it.
     let is = from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
-    let image = AttachedDisk { path: target.image.clone(), read_only: Access::Write.is_read_only(), format };
+    let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
     let request = ApplianceRequest { image, with: with.to_vec(), ..ApplianceRequest::new(target.image, target.which) };
     let appliance = Appliance::open(&request, Events::new(tell))?;
     let mut copying = Copying { appliance, files: 0, bytes: 0, failed: false };

@@ -58,7 +58,12 @@ pub struct ApplianceArguments {
 impl ApplianceArguments {
     /// The request of an appliance.
     pub fn request(&self, target: &Target, access: Access) -> ApplianceRequest {
-        let image = AttachedDisk { path: target.image.clone(), read_only: access.is_read_only(), format: self.format };
+        let image = AttachedDisk {
+            path: target.image.clone(),
+            read_only: access.is_read_only(),
+            format: self.format,
+            sector: None,
+        };
         ApplianceRequest {
             image,
             with: self.with.clone(),

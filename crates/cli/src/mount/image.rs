@@ -53,7 +53,7 @@ impl Image {
     /// Starts the machine that changes it.
     pub fn server(self, timings: bool) -> anyhow::Result<Remote> {
         let Image { target, format, with } = self;
-        let image = AttachedDisk { path: target.image.clone(), read_only: false, format };
+        let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
         let request = ApplianceRequest { image, with, ..ApplianceRequest::new(target.image, target.which) };
         let tell = move |event| match event {
             ApplianceEvent::Ended(report) if timings => introduce(&told(&report.timeline)),

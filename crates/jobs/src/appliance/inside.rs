@@ -159,17 +159,10 @@ impl Work {
             clock.step("activate the volume groups");
         }
         let mut mounted = Mounted::new(&attach.missing);
-        for volume in &attach.volumes {
-            let device = devices::device(&volume.device)?;
-            let format = devices::format(&device, volume.format.as_deref())?;
-            if attach.mounted {
-                if devices::load_driver(&format)? {
-                    clock.step(&format!("load the driver of {format}"));
-                }
-                mounted.mount(volume, &device, &format, attach.read_only)?;
-                clock.step(&format!("mount {} on {}", volume.name, volume.directory));
-            }
-            mounted.devices.push((volume.name.clone(), device, format));
+        if let Err(failure) = mount_all(&attach, &mut mounted, &mut clock) {
+            // What is mounted already is left clean.
+            let _ = mounted.unmount();
+            return Err(failure);
         }
         self.attached = Some((attach, mounted));
         Ok(())
@@ -205,6 +198,23 @@ impl Work {
             _ => Err(Failure::new("the volumes are mounted")),
         }
     }
+}
+
+/// Finds the volumes' devices, and mounts them if that is wanted.
+fn mount_all(attach: &Attach, mounted: &mut Mounted, clock: &mut Clock<'_>) -> Result<(), Failure> {
+    for volume in &attach.volumes {
+        let device = devices::device(&volume.device)?;
+        let format = devices::format(&device, volume.format.as_deref())?;
+        if attach.mounted {
+            if devices::load_driver(&format)? {
+                clock.step(&format!("load the driver of {format}"));
+            }
+            mounted.mount(volume, &device, &format, attach.read_only)?;
+            clock.step(&format!("mount {} on {}", volume.name, volume.directory));
+        }
+        mounted.devices.push((volume.name.clone(), device, format));
+    }
+    Ok(())
 }
 
 /// Measures steps.

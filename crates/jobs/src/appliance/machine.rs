@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inarch_tree::select::{Filter, Selection};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -40,12 +40,17 @@ const PROCESSORS: u32 = 1;
 /// Memory by default: e2fsck of a large file system takes some.
 const MEMORY: u64 = 512 << 20;
 
+/// How long a machine that is not wanted any more may take to unmount and switch itself off.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A machine that runs this program.
 #[derive(Debug)]
 pub(super) struct Running {
     to: File,
     from: File,
     run: Option<run::RunHandle>,
+    /// Whether the image may be written to.
+    is_written: bool,
     /// The last line of the program's standard error.
     words: Arc<Mutex<VecDeque<u8>>>,
     greeted: Arc<OnceLock<Instant>>,
@@ -57,6 +62,7 @@ pub(super) fn start(
     image: AttachedDisk,
     events: &Events<ApplianceEvent>,
 ) -> Result<Running, ApplianceError> {
+    let is_written = !image.read_only;
     let ((input, to), (from, output), (errors, error)) = (pipe()?, pipe()?, pipe()?);
     let words = Arc::<Mutex<VecDeque<u8>>>::default();
     listen(errors.into(), Arc::clone(&words)).map_err(ApplianceError::Stream)?;
@@ -90,7 +96,7 @@ pub(super) fn start(
         told.emit(ApplianceEvent::Machine(event));
     };
     let run = run::start(run, Events::new(tell)).map_err(|error| ApplianceError::Machine(Box::new(error)))?;
-    Ok(Running { to: to.into(), from: from.into(), run: Some(run), words, greeted })
+    Ok(Running { to: to.into(), from: from.into(), run: Some(run), is_written, words, greeted })
 }
 
 impl Running {
@@ -173,10 +179,24 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(run) = self.run.take() {
-            run.stop();
-            drop(run.wait());
+        let Some(run) = self.run.take() else { return };
+        match (self.is_written, File::open("/dev/null")) {
+            (true, Ok(null)) => {
+                // The program unmounts what it has mounted at the end of its input.
+                self.to = null;
+                let stopper = run.stopper();
+                let end = move || {
+                    thread::sleep(PATIENCE);
+                    stopper.stop();
+                };
+                let watch = thread::Builder::new().name("appliance-end".to_owned()).spawn(end);
+                if watch.is_err() {
+                    run.stop();
+                }
+            }
+            _ => run.stop(),
         }
+        drop(run.wait());
     }
 }
 

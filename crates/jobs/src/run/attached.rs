@@ -34,6 +34,8 @@ pub struct AttachedDisk {
     pub read_only: bool,
     /// Raw or qcow2; `None` for what the name says: `.qcow2` or else raw.
     pub format: Option<ImageFormat>,
+    /// Bytes of a sector, by which the guest reads the partition table; 512 if `None`.
+    pub sector: Option<u32>,
 }
 
 /// Why a guest cannot get a disk.
@@ -158,6 +160,7 @@ pub(super) struct OpenDisk {
     /// By which the guest finds it.
     pub serial: String,
     pub read_only: bool,
+    sector: u32,
     /// The image, and those below it.
     chain: Vec<OpenImage>,
 }
@@ -165,7 +168,7 @@ pub(super) struct OpenDisk {
 impl OpenDisk {
     /// Opens the `ordinal`th disk of a guest, from 1. `with` are the files that images may name.
     pub fn open(disk: &AttachedDisk, with: &[PathBuf], ordinal: usize) -> Result<OpenDisk, AttachError> {
-        let AttachedDisk { path, read_only, format } = disk;
+        let AttachedDisk { path, read_only, format, sector } = disk;
         let image = open(path, *read_only)?;
         let mut left: Vec<PathBuf> = with.to_vec();
         let format = decide(&image, *format)?;
@@ -183,7 +186,8 @@ impl OpenDisk {
             }
             chain.push(next);
         }
-        Ok(OpenDisk { serial: format!("disk{ordinal}"), read_only: *read_only, chain })
+        let sector = sector.unwrap_or(512);
+        Ok(OpenDisk { serial: format!("disk{ordinal}"), read_only: *read_only, sector, chain })
     }
 
     /// The path of the image.
@@ -210,7 +214,7 @@ impl OpenDisk {
             Ok(ImageFile { file: endpoint(image)?, format: *format, is_device: image.is_device, data })
         };
         let chain = self.chain.iter().map(file).collect::<io::Result<_>>()?;
-        Ok(ImageDisk { serial: self.serial.clone(), chain, read_only: self.read_only })
+        Ok(ImageDisk { serial: self.serial.clone(), chain, read_only: self.read_only, sector: self.sector })
     }
 }
 

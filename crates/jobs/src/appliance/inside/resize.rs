@@ -20,9 +20,6 @@ const XFS_GROWFS: Tool = Tool { program: "xfs_growfs", package: "xfsprogs" };
 const BTRFS: Tool = Tool { program: "btrfs", package: "btrfs-progs" };
 const NTFSRESIZE: Tool = Tool { program: "ntfsresize", package: "ntfs-3g" };
 
-/// Bytes of a sector of the guest's disk.
-const SECTOR: u64 = 512;
-
 /// Resizes the first volume.
 pub(super) fn resize(
     volumes: &Mounted,
@@ -78,7 +75,7 @@ impl Work<'_> {
             // The second copy of a GPT belongs to the disk's end, which is another one now.
             self.must(SFDISK, &["--quiet", "--no-tell-kernel", "--no-reread", "--relocate", "gpt-bak-std", &disk])?;
         }
-        let line = format!("size={}\n", wanted.bytes / SECTOR);
+        let line = format!("size={}KiB\n", wanted.bytes / 1024);
         let words = ["--quiet", "--no-tell-kernel", "--no-reread", "--force", "-N", &number, &disk];
         let ended = SFDISK.feed(words, &line, &mut |_| {})?;
         if ended.status != 0 {
