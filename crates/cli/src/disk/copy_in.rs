@@ -6,9 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use inarch_jobs::appliance::{
-    Access, Appliance, ApplianceError, ApplianceRequest, FileAttributes, NewFileOptions, Target,
-};
+use inarch_jobs::appliance::{Appliance, ApplianceError, ApplianceRequest, FileAttributes, NewFileOptions, Target};
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, counted, shown};

@@ -8,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, is_mounted, scratch, stderr, stdout, within};
+use crate::support::mounted::is_mounted;
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, scratch, stderr, stdout, within};
 
 /// Runs a script in `dir`, in which `i` is the built command.
 fn sh(dir: &Path, script: &str) -> Output {
