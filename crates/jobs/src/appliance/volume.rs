@@ -46,6 +46,9 @@ pub struct ApplianceVolume {
     state: Mutex<State>,
 }
 
+/// An entry of a directory.
+type Named = (Vec<u8>, Node);
+
 struct State {
     appliance: Appliance,
     /// Path and attributes of each node, by its number.
@@ -53,7 +56,7 @@ struct State {
     /// The numbers of paths.
     numbers: HashMap<PathBuf, u64>,
     /// The directory that was listed last.
-    listed: Option<(Node, Vec<(Vec<u8>, Node)>)>,
+    listed: Option<(Node, Vec<Named>)>,
 }
 
 impl State {
@@ -77,7 +80,7 @@ impl State {
     }
 
     /// The entries of a directory, by name.
-    fn entries(&mut self, directory: Node) -> Result<&[(Vec<u8>, Node)], VolumeError> {
+    fn entries(&mut self, directory: Node) -> Result<&[Named], VolumeError> {
         if self.listed.as_ref().is_none_or(|(listed, _)| *listed != directory) {
             let (path, _) = self.node(directory)?;
             let found = self.appliance.list(&path).map_err(failed)?;

@@ -54,7 +54,7 @@ fn tell(directory: &OwnedFd, name: &OsStr, shown: &[u8], to: &mut File) -> Resul
         uid: st_uid,
         gid: st_gid,
         size: u64::try_from(st_size).unwrap_or_default(),
-        links: st_nlink as u64,
+        links: st_nlink,
         inode: st_ino,
         device: (major(st_rdev), minor(st_rdev)),
         modified: (st_mtime, st_mtime_nsec as u32),
