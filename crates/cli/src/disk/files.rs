@@ -199,7 +199,7 @@ pub struct CpArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The file or directory in the image; or, after a FILE of this machine, where it goes: IMAGE[:VOLUME]:/PATH
+    /// The file or directory in the image; or, after a FILE of this machine, where it goes: IMAGE:/PATH
     path: PathBuf,
 
     /// Where it goes: a directory, or a new name
