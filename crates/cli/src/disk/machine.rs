@@ -15,11 +15,16 @@ use crate::columns::columns;
 use crate::output::{complain, introduce};
 use crate::size;
 
+/// What IMAGE may be, for the commands that change one.
+const IMAGE_HELP: &str = "\
+A raw or qcow2 image or a block device, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vg/root), LABEL=, UUID=, PARTLABEL= \
+or PARTUUID=. Without a volume, the whole guest as its fstab has it. A path in it may follow (guest.img:/etc/hosts).";
+
 /// Which image, and the appliance.
 #[derive(Args, Debug)]
 pub struct WrittenArguments {
     /// The image, raw or qcow2; or a volume of it, or a path in that
-    #[arg(value_name = "IMAGE[:VOLUME][:/PATH]", help = super::files::IMAGE_HELP)]
+    #[arg(value_name = "IMAGE[:VOLUME][:/PATH]", help = IMAGE_HELP)]
     pub image: OsString,
 
     #[command(flatten)]

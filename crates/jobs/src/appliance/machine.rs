@@ -31,6 +31,28 @@ const OF_THE_HOST: [&str; 11] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32
 /// What of them no tool needs.
 const NOT_NEEDED: [&str; 5] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/src", "usr/include"];
 
+/// The settings that the guest has of the host's: those of the tools, and nothing secret. A guest whose kernel was taken over by
+/// the image could write what it has into the image.
+const SETTINGS: [&str; 17] = [
+    "alternatives",
+    "e2fsck.conf",
+    "group",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ld-musl-*",
+    "localtime",
+    "lvm",
+    "magic",
+    "mdadm",
+    "mdadm.conf",
+    "mke2fs.conf",
+    "modprobe.d",
+    "nsswitch.conf",
+    "passwd",
+    "xattr.conf",
+];
+
 /// Where the guest has this program, if it does not lie in those.
 const PROGRAM: &str = "/run/inarch/program";
 
@@ -71,7 +93,8 @@ pub(super) fn start(
     let usual = RunRequest::new(command, Streams { input: Some(input), output, error });
     let run = RunRequest {
         root: Root::Host,
-        root_selection: Selection { leave_out: left_out(), ..Selection::default() },
+        root_selection: Selection { leave_out: left_out(), filter: settings()?, ..Selection::default() },
+        own_environment: false,
         root_via: Way::Disk(DiskFormat::Ext4),
         root_read_only: true,
         hold: false,
@@ -224,6 +247,12 @@ fn left_out() -> Vec<Vec<u8>> {
     let names = std::fs::read_dir("/").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let others = names.filter(|name| !OF_THE_HOST.iter().any(|kept| name == kept));
     others.map(|name| name.into_encoded_bytes()).chain(NOT_NEEDED.map(|path| path.as_bytes().to_vec())).collect()
+}
+
+/// Leaves out all settings but [`SETTINGS`].
+fn settings() -> Result<Filter, ApplianceError> {
+    let kept = SETTINGS.iter().fold(Filter::builder(), |filter, name| filter.include(&format!("/etc/{name}")));
+    kept.exclude("/etc/*").build().map_err(|error| ApplianceError::Program(io::Error::other(error)))
 }
 
 /// This program's path in the guest, and the tree that brings it there, if the guest's root does not have it.

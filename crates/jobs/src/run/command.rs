@@ -121,6 +121,9 @@ pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, RunError> {
 /// that mean the same there. Variables given by name take precedence.
 pub(super) fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     let passes = |name: &OsStr| {
+        if !request.own_environment {
+            return false;
+        }
         let is_one_of = |names: &[&str]| names.iter().any(|other| name == *other);
         match request.root {
             Root::Host => !is_one_of(&OF_THE_HOST) && (request.user.is_none() || !is_one_of(&OF_THE_USER)),

@@ -115,6 +115,8 @@ pub struct RunRequest {
     pub entrypoint: Option<OsString>,
     /// Variables set in addition to those passed on.
     pub environment: Vec<(OsString, OsString)>,
+    /// Whether the command gets this process's variables, where the root is this machine's.
+    pub own_environment: bool,
     /// Working directory in the guest.
     pub working_directory: Option<PathBuf>,
     /// `USER[:GROUP]`, each a name in the guest or a number.
@@ -174,6 +176,7 @@ impl RunRequest {
             command,
             entrypoint: None,
             environment: Vec::new(),
+            own_environment: true,
             working_directory: None,
             user: None,
             terminal: false,
