@@ -26,6 +26,7 @@
 #include "circumstances.h"
 #include "clock.h"
 #include "command.h"
+#include "disks.h"
 #include "modules.h"
 #include "mounts.h"
 #include "network.h"
@@ -131,6 +132,7 @@ static void run_command(uint64_t began, int children, bool machine)
 	channel_send(&channel, FRAME_READY, NULL, 0);
 	channel_flush_all(&channel, 60);
 	user_resolve(&channel, &session);
+	give_disks(&channel, &session);
 	command_start(&command, &channel, &session);
 	put_u64(times, began);
 	put_u64(times + 8, microseconds_of(CLOCK_BOOTTIME));

@@ -42,9 +42,7 @@ void mount_early(void)
 	}
 }
 
-/* Finds the virtio-blk disk with this serial; waits for it, because the driver finds disks in parallel. The limit
- * is a time, not a number of attempts, which would last ten times as long on a busy host. */
-static bool find_disk(const char *serial, char *device, size_t capacity)
+bool find_disk(const char *serial, char *device, size_t capacity)
 {
 	uint64_t deadline = monotonic_microseconds() + DISK_SECONDS * 1000000;
 	do {

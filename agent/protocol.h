@@ -50,6 +50,7 @@ enum {
 	FRAME_SCRATCH = 0x8d,        /* serial of the ext4 disk for writes to MOUNT_OVERLAID mounts */
 	FRAME_MAKE_DIRECTORY = 0x8e, /* empty: make the working directory if it is missing */
 	FRAME_RUN = 0x8f,            /* empty */
+	FRAME_DISK = 0xa0,           /* serial of a disk that the command gets; repeated */
 };
 
 /* Host to agent: while the command runs. */

@@ -134,6 +134,8 @@ const char *session_take(struct session *session, const struct frame *frame)
 		return strings_add(&session->arguments, frame->payload, frame->length) ? NULL : "out of memory";
 	case FRAME_ENVIRONMENT:
 		return strings_add(&session->environment, frame->payload, frame->length) ? NULL : "out of memory";
+	case FRAME_DISK:
+		return strings_add(&session->disks, frame->payload, frame->length) ? NULL : "out of memory";
 	case FRAME_DIRECTORY:
 		return take_text(&session->directory, frame);
 	case FRAME_USER_NAME:

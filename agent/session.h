@@ -36,6 +36,7 @@ struct session {
 	struct mount_request *mounts;
 	size_t mount_count;
 	char *scratch; /* serial of a disk, or NULL */
+	struct strings disks; /* serials of the disks that the command gets */
 	bool terminal;
 	uint16_t rows, columns;
 	bool has_open_files;

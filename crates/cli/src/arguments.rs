@@ -36,7 +36,7 @@ pub enum Command {
     Serve(crate::serve::ServeArguments),
     /// Run a command on this machine, and record what it depends on and what it makes
     Trace(crate::trace::TraceArguments),
-    /// Look at a disk image: its partitions, and what they hold
+    /// Look at disk images, make them, and change what is on them
     Disk(crate::disk::DiskArguments),
     /// Look into guest disks with guestfish's verbs, at a prompt or by a script
     Shell(crate::shell::ShellArguments),

@@ -1,10 +1,15 @@
 //! `inarch disk`.
 
+mod change;
+mod check;
 mod compare;
+mod copy_in;
 mod create;
+mod edit;
 pub mod files;
 mod format;
 mod inspect;
+pub mod machine;
 mod partition;
 mod picture;
 mod registry;
@@ -57,7 +62,7 @@ pub enum DiskCommand {
     /// Show the attributes of files in an image
     Stat(files::StatArguments),
 
-    /// Copy a file or a directory out of an image
+    /// Copy a file or a directory out of an image, or into one
     Cp(files::CpArguments),
 
     /// Write a directory of an image as a tar archive
@@ -68,6 +73,24 @@ pub enum DiskCommand {
 
     /// Compare the files of two images, archives or directories
     Diff(trees::DiffArguments),
+
+    /// Write a file of an image, from standard input
+    Write(change::WriteArguments),
+
+    /// Edit a file of an image by $EDITOR
+    Edit(edit::EditArguments),
+
+    /// Remove files or directories from an image
+    Rm(change::RmArguments),
+
+    /// Make directories in an image
+    Mkdir(change::MkdirArguments),
+
+    /// Check the file systems of an image by this machine's tools, and repair them
+    Fsck(check::FsckArguments),
+
+    /// Make a volume of an image longer or shorter, with its file system
+    Resize(check::ResizeArguments),
 
     /// Show how full the file systems of a disk image are
     Df(usage::DfArguments),
@@ -137,6 +160,12 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Diff(arguments) => trees::diff(&arguments),
         DiskCommand::Df(arguments) => usage::df(&arguments),
         DiskCommand::Inspect(arguments) => inspect::inspect_disk(&arguments),
+        DiskCommand::Write(arguments) => change::write(&arguments),
+        DiskCommand::Edit(arguments) => edit::edit(&arguments),
+        DiskCommand::Resize(arguments) => check::resize(&arguments),
+        DiskCommand::Fsck(arguments) => check::fsck(&arguments),
+        DiskCommand::Rm(arguments) => change::rm(&arguments),
+        DiskCommand::Mkdir(arguments) => change::mkdir(&arguments),
         DiskCommand::Reg(arguments) => registry::run(&arguments),
         DiskCommand::Create(arguments) => create::run(arguments),
         DiskCommand::Partition(arguments) => partition::run(arguments),

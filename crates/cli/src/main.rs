@@ -9,6 +9,7 @@ mod columns;
 mod diff;
 mod discard;
 mod disk;
+mod disk_option;
 mod disk_options;
 mod doctor;
 mod duration;

@@ -1,6 +1,7 @@
 //! `inarch mount`.
 
 mod background;
+mod image;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,11 +13,12 @@ use inarch_jobs::mount::{
     self, Changes, MountEvent, MountHandle, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via,
 };
 use inarch_jobs::share::Refused;
-use inarch_jobs::source::Source;
+use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
+use crate::arguments::one_of;
 use crate::disk_options::DiskOptions;
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
@@ -32,6 +34,7 @@ Examples:
   inarch mount --background ~/src /mnt --ephemeral && ls /mnt
   inarch mount -b image.tar.zst /mnt --overlay ~/changes
   inarch umount /mnt
+  inarch mount --rw guest.qcow2 /mnt           # a guest's disk, changed by a small virtual machine
   inarch mount ~/src ~/build --changes guest   # until Ctrl-C
 
 The mount stays until SIGTERM, SIGINT or 'inarch umount DIR'. Users other than root need fusermount3 (Debian's package \
@@ -122,6 +125,14 @@ pub struct MountArguments {
     /// ~/.local/state
     #[arg(long, value_name = "FILE", requires = "background")]
     pub log: Option<PathBuf>,
+
+    /// With --rw, of a disk image: its format, raw or qcow2, which is the default for a name that ends in .qcow2
+    #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
+    pub format: Option<ImageFormat>,
+
+    /// With --rw, of a disk image: print at the end what took how long
+    #[arg(long)]
+    pub timings: bool,
 
     /// Print errors only
     #[arg(short, long)]
@@ -280,6 +291,8 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         disk,
         background,
         log,
+        format,
+        timings,
         quiet,
     } = arguments;
     let last = options.iter().rev().find(|option| matches!(option, MountOption::ReadOnly | MountOption::Writable));
@@ -295,12 +308,15 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
-    let source = disk.source(&source)?;
-    if access.asks_for_writes() && writes == MountWrites::Through && !matches!(source, Source::Directory(_)) {
-        anyhow::bail!(
-            "--rw: archives and images are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"
-        );
-    }
+    let asks = access.asks_for_writes() || last == Some(&MountOption::Writable);
+    let image = match asks && writes == MountWrites::Through {
+        true => image::of(&source, format, &disk.with)?,
+        false => None,
+    };
+    let source = match &image {
+        Some(image) => image.source(),
+        None => disk.source(&source)?,
+    };
     let (changes, owners, rings) = (changes.map(Changes::from), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
@@ -319,9 +335,16 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         rings,
         sandbox,
         salvage,
+        remote: None,
     };
     request.check()?;
-    let child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    let mut child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    if let (Some(child), true) = (&mut child, image.is_some()) {
+        child.close_inherited()?;
+    }
+    // What is wrong with the request was said before a machine is started for it.
+    let remote = image.map(|image| image.server(timings)).transpose()?;
+    let request = MountRequest { remote, ..request };
     until_unmounted(request, quiet, child)?;
     Ok(ExitCode::SUCCESS)
 }

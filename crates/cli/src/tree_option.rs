@@ -158,7 +158,7 @@ fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
 }
 
 /// Splits at every `separator` without a backslash before it; escapes are kept.
-fn split(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
+pub fn split(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = text.iter().copied();
     while let Some(byte) = bytes.next() {
@@ -175,7 +175,8 @@ fn split(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
     parts
 }
 
-fn unescape(text: Vec<u8>) -> Vec<u8> {
+/// Text without the escapes of `\\:`, `\\,` and `\\\\`.
+pub fn unescape(text: Vec<u8>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut bytes = text.into_iter();
     while let Some(byte) = bytes.next() {

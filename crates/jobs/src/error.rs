@@ -107,6 +107,9 @@ pub enum JobError {
     /// The command was not traced.
     #[error(transparent)]
     Trace(#[from] crate::trace::TraceError),
+    /// The appliance cannot do what is asked of it.
+    #[error(transparent)]
+    Appliance(#[from] crate::appliance::ApplianceError),
     /// Writes over a tree cannot be kept.
     #[error(transparent)]
     Upper(#[from] crate::upper::UpperError),

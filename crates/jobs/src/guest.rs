@@ -118,6 +118,11 @@ impl Guest {
         Ok(Guest { volume, image, warnings: Vec::new(), notes: opened.notes })
     }
 
+    /// A file system that something else reads.
+    pub(crate) fn over(volume: Arc<dyn Volume>, image: PathBuf) -> Guest {
+        Guest { volume, image, warnings: Vec::new(), notes: Vec::new() }
+    }
+
     /// A volume that is open. Messages name paths alone.
     pub(crate) fn of(volume: Arc<dyn Volume>) -> Guest {
         let notes = volume.notes();

@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod appliance;
 mod change;
 mod device;
 mod disk;
@@ -89,6 +90,7 @@ pub fn as_child() -> Option<u8> {
     match &words[..] {
         [_, word, rest @ ..] if word == serve::GUARD_ARGUMENT => Some(serve::guard(rest)),
         [_, word, rest @ ..] if word == trace::VIEW_ARGUMENT => Some(trace::become_command(rest)),
+        [_, word] if word == appliance::ARGUMENT => Some(appliance::become_program()),
         [_, word, rest @ ..] if word == mount::USER_NAMESPACE_ARGUMENT => Some(mount::hold_user_namespace(rest)),
         _ => None,
     }

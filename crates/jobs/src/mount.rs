@@ -11,6 +11,7 @@ mod error;
 mod fuse;
 mod handle;
 mod kernel;
+mod remote;
 mod unmount;
 
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ pub use inarch_fuse::Rings;
 use inarch_mount::MountError;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
+pub use remote::Remote;
 use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, unmount};
 
@@ -37,7 +39,7 @@ use crate::events::Events;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::Sandbox;
 use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::Guard;
+use crate::lifecycle::guard::{Guard, Guarded};
 use crate::lifecycle::mounted::Mounted;
 pub use crate::lifecycle::state::{home as state_directory, mount_log, open_log};
 use crate::record::RecordFile;
@@ -97,6 +99,8 @@ pub struct MountRequest {
     pub salvage: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
+    /// What serves the mount in place of this process, and changes the source.
+    pub remote: Option<Remote>,
 }
 
 /// Where writes in a mount go.
@@ -139,11 +143,15 @@ impl MountRequest {
             owners: Owners::default(),
             salvage: false,
             sandbox: Sandbox::Auto,
+            remote: None,
         }
     }
 
     /// The request with what follows from it: nobody changes an archive or image, and `--changes none` refuses writes to the source.
     fn effective(&self) -> MountRequest {
+        if self.remote.is_some() {
+            return MountRequest { changes: Some(Changes::Guest), ..self.clone() };
+        }
         let is_directory = matches!(self.source, Source::Directory(_));
         let changes = if is_directory { self.changes } else { Some(Changes::None) };
         let refused = self.writes == MountWrites::Through && changes == Some(Changes::None);
@@ -183,10 +191,15 @@ enum Prepared {
     Kernel(kernel::Prepared),
     /// With the reason why the kernel does not serve it, unless FUSE was asked for.
     Fuse(fuse::Prepared, Option<String>),
+    /// By FUSE, and by what is elsewhere.
+    Remote(Remote),
 }
 
 impl Prepared {
     fn new(request: &MountRequest, events: &Events<MountEvent>) -> Result<Prepared, JobError> {
+        if let Some(remote) = &request.remote {
+            return Ok(Prepared::Remote(remote.clone()));
+        }
         let mut opened = None;
         let reason = match request.via {
             Via::Fuse => None,
@@ -207,6 +220,7 @@ impl Prepared {
         match self {
             Prepared::Kernel(prepared) => &prepared.notes,
             Prepared::Fuse(prepared, _) => &prepared.notes,
+            Prepared::Remote(_) => &[],
         }
     }
 
@@ -215,6 +229,7 @@ impl Prepared {
         match self {
             Prepared::Kernel(_) => "; by the kernel".to_owned(),
             Prepared::Fuse(_, None) => "; by FUSE".to_owned(),
+            Prepared::Remote(_) => "; by an appliance".to_owned(),
             Prepared::Fuse(_, Some(reason)) => format!("; by FUSE ({reason})"),
         }
     }
@@ -252,6 +267,14 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
             drop(place);
             (prepared.serve(request, (&point, &source), duty)?, because)
         }
+        Prepared::Remote(remote) => {
+            drop(place);
+            let read_only = request.writes == MountWrites::Refused;
+            let (mount, device, guard) = Guard::of_fuse(&point, &source, read_only, Guarded::Mount)?;
+            let mounted = Mounted::served(mount, &duty.stop, move || remote.serve(device));
+            let (confined, by) = (String::new(), By::Remote);
+            (Serving { mounted, guard, confined, record: None, upper: None, archive: None, by }, None)
+        }
     };
     let confined = serving.confined.clone();
     let report = MountReport { point: point.clone(), by: serving.by, because, line, absolute_line, confined, notes };
@@ -268,6 +291,8 @@ pub enum By {
     Kernel,
     /// This process, through FUSE.
     Fuse,
+    /// What is elsewhere, as a virtual machine, through FUSE and this process.
+    Remote,
 }
 
 /// A mount that is there.
@@ -289,9 +314,11 @@ impl Serving {
     fn end(mut self, request: &MountRequest, point: &Path, duty: &Duty) -> Result<Option<RecordFile>, JobError> {
         // Another mount may use the same directory for writes only when this one writes no more.
         let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
+        // What programs still write must reach the disk.
+        let waits = waits || self.by == By::Remote;
         let rest = match self.by {
-            By::Fuse => "programs that have files of it open get errors from now on",
-            By::Kernel if waits => "waiting until its last open file is closed",
+            By::Fuse | By::Remote => "programs that have files of it open get errors from now on",
+            _ if waits => "waiting until its last open file is closed",
             By::Kernel if self.archive.is_some() => {
                 "programs that have files of it open get errors for what was not read before"
             }
@@ -358,7 +385,7 @@ fn introduction(request: &MountRequest, source: impl Display, point: &Path, prep
     let is_over = matches!(request.writes, MountWrites::Over(_));
     let changes = match (request.changes(), prepared) {
         (Changes::Guest, _) => "nobody else changes it",
-        (Changes::Host, Prepared::Fuse(..)) => "changes made elsewhere are seen within a second",
+        (Changes::Host, Prepared::Fuse(..) | Prepared::Remote(_)) => "changes made elsewhere are seen within a second",
         (Changes::Host, Prepared::Kernel(_)) if is_over => "changes made elsewhere may not be seen",
         (Changes::Host, Prepared::Kernel(_)) => "changes made elsewhere are seen at once",
         (Changes::None, _) => "nobody changes it",

@@ -10,6 +10,7 @@
 //! 4. The agent says HELLO and gets the command. The session relays streams and signals until the command ends.
 //! 5. QEMU is ended, and the user learns what matters: files that changed, a full overlay.
 
+mod attached;
 mod attempt;
 mod boot;
 mod choice;
@@ -48,11 +49,13 @@ use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::descriptors;
 use crate::text::shown;
+use attached::OpenDisk;
+pub use attached::{AttachError, AttachedDisk};
 use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
 pub use error::RunError;
-pub use handle::{RunHandle, start};
+pub use handle::{RunHandle, RunStopper, start};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;
@@ -149,6 +152,8 @@ struct Job<'a> {
     modules: ModuleTree,
     memory: u64,
     open_files: Option<(u64, u64)>,
+    /// Disks that QEMU opens itself; shared by the attempts to boot.
+    attached: Arc<Vec<OpenDisk>>,
     /// What to run, if that is known without opening a disk.
     launch: Option<Launch>,
 }
@@ -175,7 +180,20 @@ impl<'a> Job<'a> {
             kept.take(&mut trees.disks)?;
         }
         let open_files = descriptors::take_limit();
-        Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files, launch: None })
+        let open = |(at, disk)| OpenDisk::open(disk, &request.with, at + 1).map_err(RunError::from);
+        let attached = request.disks.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+        Ok(Job {
+            request,
+            directory,
+            place,
+            trees,
+            kernel,
+            modules,
+            memory,
+            open_files,
+            attached: attached.into(),
+            launch: None,
+        })
     }
 
     /// Prepares a run. `kept` records that its command is about to start.
@@ -200,6 +218,10 @@ impl<'a> Job<'a> {
         for Chosen { destination, choice: Choice { way, reason, is_usual } } in &self.trees.chosen {
             let (destination, way, reason, is_usual) = (destination.clone(), *way, *reason, *is_usual);
             events.emit(RunEvent::Way { destination, way, reason, is_usual });
+        }
+        for (at, disk) in self.attached.iter().enumerate() {
+            let (image, format, number) = (disk.path().to_owned(), disk.format(), at + 1);
+            events.emit(RunEvent::Disk { image, format, number });
         }
         let notes = self.trees.unpacked.iter().flat_map(|tree| &tree.notes);
         notes.for_each(|note| events.emit(RunEvent::Tree(note.clone())));
@@ -280,7 +302,8 @@ impl<'a> Job<'a> {
     fn guest(&self) -> Result<Guest, JobError> {
         let request = self.request;
         let qemu = Qemu::find()?;
-        let (file_systems, disks) = (self.trees.file_systems(), !self.trees.disks.is_empty());
+        let disks = !self.trees.disks.is_empty() || !self.attached.is_empty();
+        let file_systems = self.trees.file_systems();
         let features = Features {
             file_systems: file_systems.into_iter().map(str::to_owned).collect(),
             disks,
@@ -298,6 +321,7 @@ impl<'a> Job<'a> {
             network: request.net,
             shares: self.trees.shares.clone(),
             unpacked: self.trees.unpacked.clone(),
+            attached: Arc::clone(&self.attached),
             published: request.published.clone(),
             parameters: request.kernel_parameters.clone(),
             arguments: request.qemu_arguments.clone(),

@@ -21,7 +21,7 @@ use inarch_format::probe::Found;
 use crate::path_error::PathError;
 use crate::text::shown;
 pub use disk::OpenDiskError;
-pub(crate) use disk::{file_system, volumes, with_volumes};
+pub(crate) use disk::{file_system, split, volumes, with_volumes};
 pub use disk_image::DiskFile;
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub(crate) use disk_image::{DiskImage, OpenedDisk};
@@ -204,7 +204,8 @@ impl Source {
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) => {
-                return disk::split(text).ok_or_else(|| fail(error));
+                let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
+                return Ok(Source::Disk { path, part: Box::new(part) });
             }
         };
         let file_type = metadata.file_type();

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 26] = [
+const ROOMS: [(&str, Below); 27] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -40,6 +40,7 @@ const ROOMS: [(&str, Below); 26] = [
     ("guest", Below::All),
     ("make_disk", Below::All),
     ("shell", Below::All),
+    ("appliance", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

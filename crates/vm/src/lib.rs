@@ -26,6 +26,7 @@ pub mod accel;
 pub mod agent;
 mod counter;
 pub mod cpio;
+pub mod image_disk;
 pub mod initramfs;
 pub mod kernel;
 pub mod machine;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::accel::Accel;
 use crate::counter;
+use crate::image_disk::ImageDisk;
 use crate::kernel::{Entry, Kernel};
 use crate::qemu::{Qemu, QemuCommand, option_value, shell_word};
 
@@ -96,6 +97,8 @@ pub struct Machine {
     pub console: Endpoint,
     /// Disks in the guest's order: the first is /dev/vda.
     pub disks: Vec<Disk>,
+    /// Disks that QEMU opens itself, after those.
+    pub images: Vec<ImageDisk>,
     /// Directories that it shares.
     pub shares: Vec<Share>,
     /// Socket of a vhost-user server for the machine's virtio socket device; `None` for no such device.
@@ -157,6 +160,7 @@ impl Machine {
             agent: None,
             console,
             disks: Vec::new(),
+            images: Vec::new(),
             shares: Vec::new(),
             sockets: None,
             forwards: Vec::new(),
@@ -193,6 +197,9 @@ impl Machine {
         }
         for disk in self.disks {
             line.disk(disk);
+        }
+        for image in self.images {
+            line.image(image);
         }
         for share in self.shares {
             line.share(share);
@@ -315,13 +322,14 @@ fn parameters(machine: &Machine) -> String {
     words.join(" ")
 }
 
-struct CommandLine {
-    arguments: Vec<OsString>,
-    descriptors: Vec<OwnedFd>,
+/// QEMU's command line as it grows.
+pub(crate) struct CommandLine {
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl CommandLine {
-    fn option(&mut self, name: &str, value: impl Into<OsString>) {
+    pub(crate) fn option(&mut self, name: &str, value: impl Into<OsString>) {
         self.arguments.push(name.into());
         self.arguments.push(value.into());
     }

@@ -188,6 +188,16 @@ impl Process {
         }
     }
 
+    /// Has the process write what it keeps back of the machine's images, and end; kills it if that takes longer than
+    /// `limit`. Returns whether it ended by itself.
+    pub fn terminate(&self, limit: Duration) -> bool {
+        // Fails only if the process has ended already.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);
+        let by_itself = self.wait(limit).is_some();
+        self.kill();
+        by_itself
+    }
+
     /// Explains why the guest failed after `symptom`. Ends the process.
     pub fn explain(&self, symptom: Symptom) -> GuestFailure {
         let by_itself = match symptom {

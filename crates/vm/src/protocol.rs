@@ -53,6 +53,7 @@ mod kind {
     pub(super) const SCRATCH: u8 = 0x8d;
     pub(super) const MAKE_DIRECTORY: u8 = 0x8e;
     pub(super) const RUN: u8 = 0x8f;
+    pub(super) const DISK: u8 = 0xa0;
     pub(super) const STDIN: u8 = 0x90;
     pub(super) const STDIN_END: u8 = 0x91;
     pub(super) const OUTPUT_CREDIT: u8 = 0x92;
@@ -352,6 +353,9 @@ pub struct SessionRequest {
     pub mounts: Vec<Mount>,
     /// Serial of the ext4 disk for writes to [`Mount::overlaid`] file systems, and for unpacked archives.
     pub scratch: Option<String>,
+    /// Serials of disks that are the command's: it finds each as `/dev/disk/by-id/virtio-SERIAL`, as its own user may
+    /// read and write it, and the device's name in a variable `INARCH_DISK_1` and so on.
+    pub disks: Vec<String>,
     /// Give the command a terminal of this size.
     pub terminal: Option<WindowSize>,
     /// Soft and hard `RLIMIT_NOFILE`; 1024 and 1048576 if `None`.
@@ -409,6 +413,9 @@ impl SessionRequest {
         }
         if let Some(scratch) = &self.scratch {
             text(&mut out, kind::SCRATCH, "the serial of the scratch disk", scratch.as_bytes())?;
+        }
+        for disk in &self.disks {
+            text(&mut out, kind::DISK, "the serial of a disk", disk.as_bytes())?;
         }
         for mount in &self.mounts {
             mount.encode(&mut out)?;

@@ -9,13 +9,16 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
+use inarch_jobs::appliance::{ApplianceRequest, Target, look};
 use inarch_jobs::guest::{Entry, Guest, GuestError};
-use inarch_jobs::source::Source;
-use inarch_jobs::{counted, shown};
+use inarch_jobs::source::{ImageFormat, Source};
+use inarch_jobs::{Events, counted, shown};
 use inarch_tree::{FileType, Timestamp};
 use inarch_volume::Attributes;
 use serde_json::{Value, json};
 
+use super::machine::tell;
+use crate::arguments::one_of;
 use crate::columns::columns;
 use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
@@ -49,6 +52,16 @@ impl ImageArguments {
         self.disk.source(&self.image)
     }
 
+    /// The image's file system as a kernel mounts it, if this program has no reader of it.
+    fn by_appliance(&self) -> anyhow::Result<Option<Guest>> {
+        let Ok(Target { image, which, path }) = Target::parse(&self.image) else { return Ok(None) };
+        if !path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let request = ApplianceRequest { with: self.disk.with.clone(), ..ApplianceRequest::new(image, which) };
+        Ok(look(&request, Events::new(tell))?)
+    }
+
     /// Opens it to read all of a directory, and says what is not there.
     pub fn open_all(&self) -> anyhow::Result<Guest> {
         let guest = self.open()?;
@@ -58,7 +71,11 @@ impl ImageArguments {
 
     /// Opens it to read single files.
     pub fn open(&self) -> anyhow::Result<Guest> {
-        let guest = Guest::open(&self.source()?, self.salvage)?;
+        let opened = self.source().and_then(|source| Ok(Guest::open(&source, self.salvage)?));
+        let guest = match opened {
+            Ok(guest) => guest,
+            Err(error) => self.by_appliance()?.ok_or(error)?,
+        };
         self.tell(guest.warnings());
         Ok(guest)
     }
@@ -204,11 +221,15 @@ pub struct CpArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The file or directory in the image
+    /// The file or directory in the image; or, after a FILE of this machine, where it goes: IMAGE:/PATH
     path: PathBuf,
 
     /// Where it goes: a directory, or a new name
-    to: PathBuf,
+    to: Option<PathBuf>,
+
+    /// Format of an image that is copied into: raw or qcow2 [default: qcow2 if its name ends so, or else raw]
+    #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
+    format: Option<ImageFormat>,
 }
 
 /// `inarch disk ls`.
@@ -320,7 +341,11 @@ pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
 
 /// `inarch disk cp`.
 pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
-    let report = arguments.image.open_all()?.copy_out(&arguments.path, &arguments.to)?;
+    let Some(to) = &arguments.to else {
+        let CpArguments { image, path, format, .. } = arguments;
+        return super::copy_in::copy(Path::new(&image.image), path.as_os_str(), *format, &image.disk.with);
+    };
+    let report = arguments.image.open_all()?.copy_out(&arguments.path, to)?;
     let mut status = ExitCode::SUCCESS;
     for line in &report.lost {
         status = lost(line);

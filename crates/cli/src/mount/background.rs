@@ -52,6 +52,8 @@ pub struct Child {
     path: PathBuf,
     /// The pipe on which the parent waits.
     parent: File,
+    /// Whether the caller's open files are closed already.
+    has_closed: bool,
 }
 
 impl Child {
@@ -70,7 +72,14 @@ impl Child {
             }
             None => usual_log()?,
         };
-        Ok(Child { log, path, parent })
+        Ok(Child { log, path, parent, has_closed: false })
+    }
+
+    /// Closes the caller's open files now. For a server that gets descriptors from elsewhere before it answers, which look as if
+    /// they were inherited.
+    pub fn close_inherited(&mut self) -> anyhow::Result<()> {
+        self.has_closed = true;
+        close_inherited().map_err(|error| anyhow::anyhow!("cannot close what the caller has open: {error}"))
     }
 
     /// The line that says where the log is.
@@ -86,7 +95,9 @@ impl Child {
             setsid()?;
             std::env::set_current_dir("/")?;
             dup2_stdin(nowhere()?)?;
-            close_inherited()?;
+            if !self.has_closed {
+                close_inherited()?;
+            }
             set_parent_process_death_signal(None)?;
             io::Result::Ok(())
         };

@@ -21,6 +21,7 @@ Examples:
   inarch run -t                          a shell in a VM over your own files
   inarch run --tree ~/x:/x,ro ls -l /x   another directory, read-only, at /x
   inarch run -v ~/out:/out make install  a directory live: writes reach it
+  inarch run -u root --disk new.img sh -c 'mkfs.ext4 $INARCH_DISK_1'
   inarch run --root ./bookworm --net apt-get update
   inarch run --root oci:app              what a container image says it runs
   inarch run --keep try make             keep its writes; then inarch diff try
@@ -54,6 +55,11 @@ pub struct RunArguments {
     /// Refuse writes to the root, and to the current directory if it is brought along
     #[arg(long, visible_alias = "read-only")]
     pub ro: bool,
+
+    /// Give the guest a disk image or a block device as a disk, to which its writes go, unless ,ro: raw, or qcow2 if its
+    /// name ends in .qcow2. It is /dev/disk/by-id/virtio-disk1 there, and $INARCH_DISK_1 says its device (repeatable)
+    #[arg(long, value_name = "FILE[,ro][,format=raw|qcow2]")]
+    pub disk: Vec<OsString>,
 
     /// Keep what the guest writes under NAME, and continue there next time (inarch diff, apply and discard NAME)
     #[arg(long, value_name = "NAME", visible_alias = "name")]

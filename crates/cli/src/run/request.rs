@@ -11,10 +11,10 @@ use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 
 use super::arguments::{NetworkArgument, RunArguments};
-use crate::publish;
 use crate::signals::Signals;
 use crate::source::SourceArguments;
 use crate::tree_option::{self, TreeOption};
+use crate::{disk_option, publish};
 
 /// The request of these options, without what happens at its end.
 pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
@@ -32,6 +32,9 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
     let trees = trees(&arguments)?;
+    let disks =
+        arguments.disk.iter().map(|text| disk_option::parse(text).map_err(|error| anyhow::anyhow!("--disk: {error}")));
+    let disks = disks.collect::<anyhow::Result<_>>()?;
     let net = match (arguments.machine.net, arguments.machine.publish.is_empty()) {
         (Some(NetworkArgument::None), false) => {
             anyhow::bail!("-p leads into the guest's network, and --net=none gives it none")
@@ -50,6 +53,8 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         root_selection: arguments.source.selection(&[])?,
         hold: !arguments.no_hold,
         trees,
+        disks,
+        with: arguments.source.disk.with.clone(),
         entrypoint: arguments.entrypoint,
         environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
         working_directory: arguments.workdir,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::Backing;
@@ -27,14 +27,20 @@ impl NamedFiles {
 
     /// Takes the file that stands for `reference`.
     pub fn take(&mut self, reference: &Reference) -> Option<Arc<dyn Backing>> {
-        let wanted = last_component(&reference.name);
-        let at = self.files.iter().position(|(path, _)| path.file_name().map(OsStr::as_bytes) == Some(wanted))?;
+        let at = self.files.iter().position(|(path, _)| reference.is_answered_by(path))?;
         Some(self.files.remove(at).1)
     }
 
     /// The paths that no image asked for.
     pub fn left(&self) -> impl Iterator<Item = &PathBuf> {
         self.files.iter().map(|(path, _)| path)
+    }
+}
+
+impl Reference {
+    /// Whether a file that the user named stands for the one that the image names: by the last component of its path.
+    pub fn is_answered_by(&self, path: &Path) -> bool {
+        path.file_name().map(OsStr::as_bytes) == Some(last_component(&self.name))
     }
 }
 

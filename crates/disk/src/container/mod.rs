@@ -33,6 +33,7 @@ pub use error::ContainerError;
 pub use files::NamedFiles;
 pub use opening::MAX_CHAIN;
 use opening::Opening;
+pub use qcow2::{QcowNames, qcow2_names};
 
 /// The kinds of containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

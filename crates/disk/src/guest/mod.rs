@@ -3,6 +3,7 @@
 mod crypttab;
 mod fstab;
 mod packages;
+mod places;
 mod system;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::DiskVolume;
 pub use crypttab::Mapped;
 pub use fstab::Mount;
 pub use packages::{Database, Package};
+pub use places::{Place, Places, places};
 pub use system::{System, system};
 
 /// The most bytes of an fstab.

@@ -17,13 +17,14 @@ use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
 use inarch_vm::machine::{self, Machine, PublishedPort};
-use inarch_vm::process::{self, Process, Symptom};
+use inarch_vm::process::{self, GuestFailure, Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
 use super::RunError;
+use super::attached::{AttachError, OpenDisk};
 use super::holding::{Held, Part};
 use super::launch::Launch;
 use super::report::{DiskReport, RunEvent};
@@ -46,6 +47,12 @@ use crate::text::shown;
 /// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside
 /// other work such threads get a hundredth of a processor.
 const SCAN_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// How long a guest may take to switch itself off when its session is over.
+const POWER_OFF: Duration = Duration::from_secs(30);
+
+/// How long QEMU may then take to write what it keeps back of images.
+const LAST_WRITES: Duration = Duration::from_secs(60);
 
 /// A disk whose device is made in the background.
 pub(super) struct LiveDisk {
@@ -213,6 +220,8 @@ pub(super) struct Guest {
     pub network: bool,
     pub shares: Vec<SharedTree>,
     pub unpacked: Vec<UnpackedTree>,
+    /// Disks that QEMU opens.
+    pub attached: Arc<Vec<OpenDisk>>,
     pub published: Vec<PublishedPort>,
     /// Parameters for the kernel, and arguments for QEMU, from the user.
     pub parameters: Vec<String>,
@@ -293,11 +302,41 @@ impl Guest {
             (None, Err(SessionError::NoHello { waited })) => Err(process.explain(Symptom::Silence(waited)).into()),
             (None, Err(error)) => Err(error.into()),
         };
-        process.kill();
+        let result = result.map_err(|error| self.explained(error));
+        self.end(&process, result.is_ok());
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
             failure.tell_fault(format_args!("{}: the log of the guest's console is incomplete: {error}", shown(path)));
         }
         Attempt { greeted, result }
+    }
+
+    /// Ends the machine. QEMU writes what it keeps back of images when it ends by itself.
+    fn end(&self, process: &Process, powers_off: bool) {
+        if !self.attached.is_empty() {
+            if powers_off {
+                process.wait(POWER_OFF);
+            }
+            process.terminate(LAST_WRITES);
+        }
+        process.kill();
+    }
+
+    /// In QEMU's message about a locked image a descriptor stands for the file.
+    fn explained(&self, error: JobError) -> JobError {
+        let JobError::Guest(GuestFailure::Qemu { message, tail, .. }) = &error else { return error };
+        let words = tail.last().filter(|_| message.starts_with("Is another process using the image"));
+        // QEMU repeats its argument, which has the disk's name.
+        let is_locked = |disk: &&OpenDisk| {
+            let names = [format!("drive={},", disk.serial), format!("\"{}\"", disk.serial)];
+            words.is_some_and(|words| names.iter().any(|name| words.contains(name)))
+        };
+        match self.attached.iter().find(is_locked) {
+            Some(disk) => {
+                let (path, to_read) = (disk.path().to_owned(), disk.read_only);
+                RunError::from(AttachError::InUse { path, to_read }).into()
+            }
+            None => error,
+        }
     }
 
     /// The command line, for people to read: with names in place of descriptors. Starts nothing.
@@ -356,6 +395,9 @@ impl Guest {
                 Ok(machine::Stream { socket, port: tree.port() })
             })
             .collect::<Result<_, JobError>>()?;
+        let names = matches!(sockets, Sockets::Named);
+        let images = self.attached.iter().map(|disk| disk.of_machine(names)).collect::<std::io::Result<_>>();
+        let images = images.map_err(|error| LifecycleError::Setup { what: "a descriptor", error })?;
         let machine = Machine {
             kernel: self.kernel.clone(),
             initramfs: Some(initramfs),
@@ -367,6 +409,7 @@ impl Guest {
             agent: Some(agent),
             console,
             disks,
+            images,
             shares,
             sockets: vsock,
             forwards,

@@ -81,8 +81,11 @@ pub(super) fn session(
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
-        // A kept disk, and a share with writes, are unmounted as at a proper shutdown.
-        clean_shutdown: request.keep.is_some() || trees.shares.iter().any(|shared| !shared.share.refuses_writes()),
+        // A kept disk, an image, and a share with writes are unmounted as at a proper shutdown.
+        clean_shutdown: request.keep.is_some()
+            || trees.shares.iter().any(|shared| !shared.share.refuses_writes())
+            || request.disks.iter().any(|disk| !disk.read_only),
+        disks: (1..=request.disks.len()).map(|number| format!("disk{number}")).collect(),
         ..SessionRequest::default()
     }
 }
@@ -118,6 +121,9 @@ pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, RunError> {
 /// that mean the same there. Variables given by name take precedence.
 pub(super) fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     let passes = |name: &OsStr| {
+        if !request.own_environment {
+            return false;
+        }
         let is_one_of = |names: &[&str]| names.iter().any(|other| name == *other);
         match request.root {
             Root::Host => !is_one_of(&OF_THE_HOST) && (request.user.is_none() || !is_one_of(&OF_THE_USER)),

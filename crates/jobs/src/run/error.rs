@@ -13,6 +13,9 @@ use crate::text::shown;
 /// Why a run cannot be started, or not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// The guest cannot get a disk.
+    #[error(transparent)]
+    Attach(#[from] super::AttachError),
     /// There is no command.
     #[error("no command was given: inarch run CMD..., or inarch run in a terminal for a shell")]
     NoCommand,

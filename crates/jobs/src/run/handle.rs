@@ -29,10 +29,26 @@ pub fn start(request: RunRequest, events: Events<RunEvent>) -> Result<RunHandle,
     Ok(RunHandle { failure, thread })
 }
 
+/// Ends a run's machine.
+#[derive(Clone, Debug)]
+pub struct RunStopper(Arc<DiskFailure>);
+
+impl RunStopper {
+    /// Ends it at once; the report's result is [`JobError::Stopped`].
+    pub fn stop(&self) {
+        self.0.set(JobError::Stopped);
+    }
+}
+
 impl RunHandle {
     /// Ends the machine at once; the report's result is [`JobError::Stopped`]. What a kept run's guest has flushed is kept.
     pub fn stop(&self) {
         self.failure.set(JobError::Stopped);
+    }
+
+    /// Ends the machine from any thread, as [`RunHandle::stop`].
+    pub fn stopper(&self) -> RunStopper {
+        RunStopper(Arc::clone(&self.failure))
     }
 
     /// Waits for the end.

@@ -31,6 +31,15 @@ pub enum RunEvent {
         /// Whether a guest with every driver gets it this way.
         is_usual: bool,
     },
+    /// The guest gets a disk image as a disk.
+    Disk {
+        /// The image.
+        image: PathBuf,
+        /// How the disk lies in it: raw, qcow2.
+        format: &'static str,
+        /// Its number among them, from 1: the guest has it as /dev/disk/by-id/virtio-diskNUMBER.
+        number: usize,
+    },
     /// A note about a tree: what was left out or could not be read.
     Tree(String),
     /// Names of a tree that this user cannot read, and that the guest does not have.
@@ -68,6 +77,11 @@ impl fmt::Display for RunEvent {
             RunEvent::Way { destination, way, reason, .. } => {
                 write!(f, "{} goes by {}: {reason}", shown(destination), way.name())
             }
+            RunEvent::Disk { image, format, number } => write!(
+                f,
+                "{} ({format}) is /dev/disk/by-id/virtio-disk{number} in the guest, $INARCH_DISK_{number}",
+                shown(image)
+            ),
             RunEvent::Unreadable { source, files, directories } => {
                 let files = counted(*files, "file", "files");
                 let directories = counted(*directories, "directory", "directories");

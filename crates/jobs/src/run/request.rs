@@ -11,7 +11,7 @@ use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
-use super::Keep;
+use super::{AttachedDisk, Keep};
 use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
@@ -105,12 +105,18 @@ pub struct RunRequest {
     pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
+    /// Disk images and block devices that the guest gets as disks.
+    pub disks: Vec<AttachedDisk>,
+    /// Files that those may name: backing files and data files. They get no others.
+    pub with: Vec<PathBuf>,
     /// The command and its arguments; if empty, what a container image defines, or else the user's shell.
     pub command: Vec<OsString>,
     /// Replaces a container image's entry point; an empty word means none.
     pub entrypoint: Option<OsString>,
     /// Variables set in addition to those passed on.
     pub environment: Vec<(OsString, OsString)>,
+    /// Whether the command gets this process's variables, where the root is this machine's.
+    pub own_environment: bool,
     /// Working directory in the guest.
     pub working_directory: Option<PathBuf>,
     /// `USER[:GROUP]`, each a name in the guest or a number.
@@ -165,9 +171,12 @@ impl RunRequest {
             root_read_only: false,
             hold: true,
             trees: Vec::new(),
+            disks: Vec::new(),
+            with: Vec::new(),
             command,
             entrypoint: None,
             environment: Vec::new(),
+            own_environment: true,
             working_directory: None,
             user: None,
             terminal: false,

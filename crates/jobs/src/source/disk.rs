@@ -48,7 +48,7 @@ pub enum OpenDiskError {
 }
 
 /// Splits `IMAGE:VOLUME`, `IMAGE:/PATH` or `IMAGE:VOLUME:/PATH`, if there is such an image. The image is the longest beginning that exists.
-pub(super) fn split(text: &OsStr) -> Option<Source> {
+pub(crate) fn split(text: &OsStr) -> Option<(PathBuf, DiskPart)> {
     let bytes = text.as_bytes();
     let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
     for colon in colons.collect::<Vec<_>>().into_iter().rev() {
@@ -56,7 +56,7 @@ pub(super) fn split(text: &OsStr) -> Option<Source> {
         let image = Path::new(OsStr::from_bytes(image));
         if image.is_file() || is_device(image) {
             let (which, within) = parts(name.get(1..)?);
-            return Some(Source::Disk { path: image.to_owned(), part: DiskPart::new(which, within) });
+            return Some((image.to_owned(), *DiskPart::new(which, within)));
         }
     }
     None

@@ -110,6 +110,7 @@ fn the_agents_header_has_the_same_types() {
         ("SCRATCH", kind::SCRATCH),
         ("MAKE_DIRECTORY", kind::MAKE_DIRECTORY),
         ("RUN", kind::RUN),
+        ("DISK", kind::DISK),
         ("STDIN", kind::STDIN),
         ("STDIN_END", kind::STDIN_END),
         ("OUTPUT_CREDIT", kind::OUTPUT_CREDIT),

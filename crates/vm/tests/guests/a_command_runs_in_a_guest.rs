@@ -95,6 +95,7 @@ impl Guest {
             agent: Some(Endpoint::Descriptor(agent.into())),
             console: Endpoint::Descriptor(console.into()),
             disks: Vec::new(),
+            images: Vec::new(),
             shares: Vec::new(),
             sockets: None,
             forwards: Vec::new(),

@@ -9,6 +9,7 @@ mod map;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 
 use super::mapped::Mapped;
 use super::opening::Opening;
@@ -36,4 +37,25 @@ pub(super) fn open(opening: &mut Opening<'_, '_>, file: Arc<dyn Backing>) -> Res
     };
     let map = Clusters::new(&header, opening.tables(&file));
     Ok(Arc::new(Mapped { map, size: header.size, data, below }))
+}
+
+/// The files that an image names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QcowNames {
+    /// Its backing file.
+    pub backing: Option<Reference>,
+    /// The format of that, as the image has it: `raw`, `qcow2`, or none, or any other bytes.
+    pub backing_format: Option<Vec<u8>>,
+    /// The file that its clusters lie in.
+    pub data: Option<Reference>,
+}
+
+/// The files that a qcow2 image names. Opens none of them.
+///
+/// # Errors
+/// It is no qcow2 image, or one of a kind that is not read.
+pub fn qcow2_names(_: Parsing, file: &dyn Backing) -> Result<QcowNames, ContainerError> {
+    let Header { backing, backing_format, data_file, .. } = Header::read(file)?;
+    let named = |role| move |name| Reference { role, name };
+    Ok(QcowNames { backing: backing.map(named(Role::Backing)), backing_format, data: data_file.map(named(Role::Data)) })
 }

@@ -1,0 +1,161 @@
+//! `inarch disk write`, `rm` and `mkdir`: change files in an image.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::appliance::{Access, Appliance, ApplianceError, NewFileOptions};
+
+use super::machine::WrittenArguments;
+use crate::output::complain;
+
+/// Options of `inarch disk write`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk write guest.img /etc/hostname <<< web1
+  inarch disk write guest.qcow2:LABEL=home:/user/.ssh/authorized_keys --mode 600 --owner 1000:1000 < key.pub
+
+The file gets its name when it is complete; a file that was there keeps its mode, owner and extended attributes. If this is \
+interrupted, the old file is as it was.")]
+pub struct WriteArguments {
+    #[command(flatten)]
+    image: WrittenArguments,
+
+    /// The file
+    path: Option<PathBuf>,
+
+    /// Permissions, in octal [default: those of a file that is there, or 644]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<u32>,
+
+    /// Owner, by number [default: that of a file that is there, or 0:0]
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    owner: Option<(u32, u32)>,
+
+    /// Fail if there is a file already
+    #[arg(long)]
+    new: bool,
+}
+
+/// Options of `inarch disk rm`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk rm guest.img /etc/machine-id /var/lib/dbus/machine-id
+  inarch disk rm -r guest.qcow2:/var/cache/apt/archives")]
+pub struct RmArguments {
+    #[command(flatten)]
+    image: WrittenArguments,
+
+    /// The files
+    paths: Vec<PathBuf>,
+
+    /// Remove directories with all that is in them
+    #[arg(short, long, alias = "R")]
+    recursive: bool,
+
+    /// Do not fail for files that are not there
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Options of `inarch disk mkdir`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch disk mkdir -p guest.img /srv/www/site
+  inarch disk mkdir guest.img:2 /data --mode 700")]
+pub struct MkdirArguments {
+    #[command(flatten)]
+    image: WrittenArguments,
+
+    /// The directories
+    paths: Vec<PathBuf>,
+
+    /// Make the directories above as well, and accept what is there
+    #[arg(short, long)]
+    parents: bool,
+
+    /// Permissions, in octal [default: 755]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<u32>,
+}
+
+/// Parses permissions in octal.
+pub fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
+    mode.ok_or_else(|| format!("'{text}' are no permissions in octal, as 644"))
+}
+
+/// Parses `UID:GID`.
+pub fn owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    numbers.ok_or_else(|| format!("'{text}' is no owner; write UID:GID, as numbers: names are the guest's own"))
+}
+
+/// `inarch disk write`.
+pub fn write(arguments: &WriteArguments) -> anyhow::Result<ExitCode> {
+    let WriteArguments { image, path, mode, owner, new } = arguments;
+    let (target, paths) = image.target(path.as_slice())?;
+    let [path] = &paths[..] else { anyhow::bail!("say which file: inarch disk write IMAGE /PATH < FILE") };
+    let mut appliance = image.machine.open(&target, Access::Write)?;
+    let options = NewFileOptions { mode: *mode, owner: *owner, only_new: *new };
+    let written = appliance.write(path, &options, &mut io::stdin().lock());
+    let written = told(written.map(drop))?;
+    image.machine.close(appliance)?;
+    Ok(written)
+}
+
+/// `inarch disk rm`.
+pub fn rm(arguments: &RmArguments) -> anyhow::Result<ExitCode> {
+    let RmArguments { image, paths, recursive, force } = arguments;
+    for_each(image, paths, "inarch disk rm IMAGE /PATH...", |appliance, path| {
+        match appliance.remove(path, *recursive) {
+            Err(error) if *force && error.is_absent() => Ok(()),
+            result => result,
+        }
+    })
+}
+
+/// `inarch disk mkdir`.
+pub fn mkdir(arguments: &MkdirArguments) -> anyhow::Result<ExitCode> {
+    let MkdirArguments { image, paths, parents, mode } = arguments;
+    for_each(image, paths, "inarch disk mkdir IMAGE /PATH...", |appliance, path| {
+        appliance.make_directory(path, *parents, *mode)
+    })
+}
+
+/// Does something with each path in one appliance. What fails is reported, and the others are done.
+fn for_each(
+    image: &WrittenArguments,
+    paths: &[PathBuf],
+    usage: &str,
+    mut change: impl FnMut(&mut Appliance, &PathBuf) -> Result<(), ApplianceError>,
+) -> anyhow::Result<ExitCode> {
+    let (target, paths) = image.target(paths)?;
+    anyhow::ensure!(!paths.is_empty(), "say which: {usage}");
+    let mut appliance = image.machine.open(&target, Access::Write)?;
+    let mut status = ExitCode::SUCCESS;
+    for path in &paths {
+        let done = told(change(&mut appliance, path))?;
+        if done != ExitCode::SUCCESS {
+            status = done;
+        }
+    }
+    image.machine.close(appliance)?;
+    Ok(status)
+}
+
+/// Reports what failed in the guest, after which others can be tried; passes other errors on.
+pub fn told(result: Result<(), ApplianceError>) -> anyhow::Result<ExitCode> {
+    match result {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error @ ApplianceError::Guest { .. }) => {
+            complain(error);
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,67 @@
+//! A disk image that is mounted for writing.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use inarch_jobs::Events;
+use inarch_jobs::appliance::{Appliance, ApplianceEvent, ApplianceRequest, Target};
+use inarch_jobs::mount::Remote;
+use inarch_jobs::run::AttachedDisk;
+use inarch_jobs::source::{DiskPart, FileKind, ImageFormat, Source};
+
+use crate::disk::machine::{tell, told};
+use crate::output::introduce;
+
+/// An image, and how to open it.
+pub struct Image {
+    target: Target,
+    format: Option<ImageFormat>,
+    with: Vec<PathBuf>,
+}
+
+/// The image that `text` names; `None` if it is a directory, whose own files are changed.
+pub fn of(text: &OsStr, format: Option<ImageFormat>, with: &[PathBuf]) -> anyhow::Result<Option<Image>> {
+    if Path::new(text).is_dir() {
+        return Ok(None);
+    }
+    let is_archive = match Source::parse(text) {
+        Ok(Source::File { kind: FileKind::Volume(_), .. } | Source::Disk { .. }) => false,
+        Ok(_) => true,
+        // What is not read here the guest's kernel may know.
+        Err(_) => false,
+    };
+    if is_archive {
+        anyhow::bail!(
+            "--rw: archives are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"
+        );
+    }
+    let target = Target::parse(text)?;
+    if !target.path.as_os_str().is_empty() {
+        anyhow::bail!("--rw: a volume is mounted whole for writing; name it without :/PATH");
+    }
+    Ok(Some(Image { target, format, with: with.to_vec() }))
+}
+
+impl Image {
+    /// As a source.
+    pub fn source(&self) -> Source {
+        let Target { image, which, .. } = &self.target;
+        let part = DiskPart { which: which.clone(), with: self.with.clone(), ..DiskPart::default() };
+        Source::Disk { path: image.clone(), part: Box::new(part) }
+    }
+
+    /// Starts the machine that changes it.
+    pub fn server(self, timings: bool) -> anyhow::Result<Remote> {
+        let Image { target, format, with } = self;
+        let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
+        let request = ApplianceRequest { image, with, ..ApplianceRequest::new(target.image, target.which) };
+        let tell = move |event| match event {
+            ApplianceEvent::Ended(report) if timings => introduce(&told(&report.timeline)),
+            event => tell(event),
+        };
+        let appliance = Appliance::open(&request, Events::new(tell))?;
+        // Root sees the owners as they are; to others, all files are theirs.
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Ok(appliance.into_server((uid != 0).then_some((uid, gid))))
+    }
+}

@@ -1,0 +1,311 @@
+//! Promise: files on a guest's disk are changed without root, by the drivers and tools of a machine that mounts it. What is
+//! written is there, the file system is clean, and what is interrupted leaves the file as it was. What is only read is not
+//! written to.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::mounted::is_mounted;
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, scratch, stderr, stdout, within};
+
+/// Runs a script in `dir`, in which `i` is the built command.
+fn sh(dir: &Path, script: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.arg("-ec").arg(format!("i() {{ \"{INARCH}\" \"$@\"; }}\n{script}")).current_dir(dir);
+    // The variables of the host must not choose an editor.
+    command.env_remove("VISUAL").env_remove("EDITOR").env("PATH", crate::support::programs()).output().unwrap()
+}
+
+fn done(dir: &Path, script: &str) -> String {
+    let output = sh(dir, script);
+    assert_status(&output, 0);
+    stdout(&output)
+}
+
+/// Asserts that a change failed, with one line that has these parts.
+fn assert_refused(output: &Output, parts: &[&str]) {
+    assert_status(output, 1);
+    let told = stderr(output);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+}
+
+/// Makes `guest.img`: a GPT disk with a root and a home, both ext4.
+fn guest(dir: &Path) {
+    done(
+        dir,
+        "mkdir -p root/etc root/home root/srv root/secret root/links home/user
+        printf 'LABEL=root / ext4 defaults 0 1\\nLABEL=home /home ext4 defaults 0 2\\nUUID=99 /srv ext4 defaults 0 2\\n' > root/etc/fstab
+        echo old > root/etc/shadow; chmod 640 root/etc/shadow; setfattr -n user.note -v kept root/etc/shadow
+        [ $(id -u) != 0 ] || chown 0:42 root/etc/shadow
+        ln -s /etc/shadow root/links/absolute; ln -s ../../../../../../etc/shadow root/links/up; ln -s / root/links/top
+        echo note > home/user/notes
+        mke2fs -q -t ext4 -L root -d root root.part 64M; mke2fs -q -t ext4 -L home -d home home.part 32M
+        truncate -s 100M guest.img
+        printf 'label: gpt\\nsize=64M\\nsize=32M\\n' | sfdisk -q guest.img
+        dd if=root.part of=guest.img bs=1M seek=1 conv=notrunc status=none
+        dd if=home.part of=guest.img bs=1M seek=65 conv=notrunc status=none",
+    );
+}
+
+/// Cuts the partitions out, and checks them; what debugfs says of a file of the first.
+fn checked(dir: &Path, ask: &str) -> String {
+    done(
+        dir,
+        &format!(
+            "dd if=guest.img of=root.now bs=1M skip=1 count=64 status=none; e2fsck -fn root.now >said 2>&1 || {{ cat said >&2; exit 1; }}
+            dd if=guest.img of=home.now bs=1M skip=65 count=32 status=none; e2fsck -fn home.now >said 2>&1 || {{ cat said >&2; exit 1; }}
+            debugfs -R '{ask}' root.now 2>/dev/null"
+        ),
+    )
+}
+
+#[test]
+fn a_file_is_replaced_and_keeps_what_it_was() {
+    let dir = scratch();
+    let dir = dir.path();
+    guest(dir);
+    let before = fs::read("/etc/shadow").ok();
+    // Links of the guest lead to its own files.
+    done(dir, "echo one | i disk write guest.img:/links/absolute");
+    assert_eq!(checked(dir, "cat /etc/shadow"), "one\n");
+    done(dir, "echo two | i disk write guest.img /links/top/links/up");
+    assert_eq!(checked(dir, "cat /etc/shadow"), "two\n");
+    let told = checked(dir, "stat /etc/shadow");
+    let group = if rustix::process::geteuid().is_root() { "Group:    42" } else { "Group:" };
+    for part in ["Mode:  0640", group, "user.note (4) = \"kept\"", "Links: 1"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(fs::read("/etc/shadow").ok(), before);
+    // The editor's copy is nobody else's, whatever the file's mode is.
+    let edit = "EDITOR='stat -c %a >modes $(dirname $0); sed -i s/two/three/' i disk edit guest.img /etc/shadow";
+    done(dir, &edit.replace("$(dirname $0)", "."));
+    assert_eq!(checked(dir, "cat /etc/shadow"), "three\n");
+    assert!(checked(dir, "stat /etc/shadow").contains("Mode:  0640"));
+    let same =
+        sh(dir, "sha256sum guest.img > sums; EDITOR=true i disk edit guest.img:/etc/shadow; sha256sum -c sums >&2");
+    assert_status(&same, 0);
+    assert!(stderr(&same).contains("not changed"), "{}", stderr(&same));
+    // Another volume of the guest is mounted where its fstab says; what is missing is not written over.
+    done(
+        dir,
+        "i disk mkdir -p guest.img /home/user/a/b /etc/x; echo far | i disk write guest.img /home/user/a/b/file --mode 600 --owner 7:8",
+    );
+    checked(dir, "ls /");
+    assert_eq!(done(dir, "debugfs -R 'cat /user/a/b/file' home.now 2>/dev/null"), "far\n");
+    let told = done(dir, "debugfs -R 'stat /user/a/b/file' home.now 2>/dev/null");
+    assert!(told.contains("Mode:  0600") && told.contains("User:     7   Group:     8"), "{told}");
+    assert_refused(&sh(dir, "echo x | i disk write guest.img /srv/file"), &["/srv", "not on this image"]);
+    let removed = sh(dir, "i disk rm -r guest.img /home/user /nothing /etc/x /home");
+    assert_status(&removed, 1);
+    let told = stderr(&removed);
+    assert!(
+        told.contains("/nothing: No such file") && told.contains("/home: another volume is mounted on it"),
+        "{told}"
+    );
+    assert!(!checked(dir, "ls /etc").contains(" x"));
+    assert!(!done(dir, "debugfs -R 'ls /' home.now 2>/dev/null").contains("user"));
+    // A tree of the host.
+    done(
+        dir,
+        "mkdir -p tree/below; echo deep > tree/below/file; chmod 751 tree; ln -s file tree/below/link; i disk cp tree guest.img:/links",
+    );
+    assert_eq!(checked(dir, "cat /links/tree/below/file"), "deep\n");
+    assert!(checked(dir, "stat /links/tree").contains("Mode:  0751"));
+}
+
+/// File systems, the size of their images, how they are made and checked.
+const FILE_SYSTEMS: [(&str, &str, &str, &str); 8] = [
+    ("xfs", "320M", "mkfs.xfs -q -f img", "xfs_repair -n -f img"),
+    ("btrfs", "200M", "mkfs.btrfs -q -f img", "btrfs check --readonly img"),
+    ("vfat", "64M", "mkfs.fat -F 32 img", "fsck.fat -n img"),
+    ("ntfs", "64M", "mkntfs -F -Q -q img", "ntfsfix -n img"),
+    ("jfs", "32M", "mkfs.jfs -q img", "fsck.jfs -n -f img"),
+    ("reiserfs", "64M", "mkreiserfs -q -f -f img", "reiserfsck -y -q --check img"),
+    ("f2fs", "128M", "mkfs.f2fs -q img", "fsck.f2fs --dry-run img"),
+    ("nilfs2", "150M", "mkfs.nilfs2 -q img", "true"),
+];
+
+#[test]
+fn every_file_system_that_the_kernel_knows_is_written_to_and_read() {
+    for (format, size, make, check) in FILE_SYSTEMS {
+        let dir = scratch();
+        let dir = dir.path();
+        done(dir, &format!("truncate -s {size} img; {make} >said 2>&1 || {{ cat said >&2; exit 1; }}"));
+        done(dir, "seq 50000 | i disk write img /numbers");
+        done(dir, &format!("{check} >said 2>&1 || {{ cat said >&2; exit 1; }}; sha256sum img > sums"));
+        // What Inarch does not read itself is read by the kernel of such a machine, and not written to.
+        let read = done(dir, "i disk cat img /numbers; i disk find img --name 'num*'");
+        assert_eq!(read, (1..=50000).map(|n| format!("{n}\n")).collect::<String>() + "/numbers\n", "{format}");
+        done(dir, "sha256sum -c sums");
+    }
+}
+
+#[test]
+fn what_is_interrupted_or_has_no_room_leaves_the_file_as_it_was() {
+    let dir = scratch();
+    let dir = dir.path();
+    guest(dir);
+    let input = Command::new("sh").arg("-c").arg("head -c 20M /dev/urandom; sleep 1000").stdout(Stdio::piped()).spawn();
+    let mut input = input.unwrap();
+    let mut write = Command::new(INARCH);
+    write.args(["disk", "write", "guest.img", "/etc/shadow"]).current_dir(dir).stdin(input.stdout.take().unwrap());
+    let mut write = write.spawn().unwrap();
+    // By then the machine is up, and writes what has come.
+    let grows = || {
+        fs::metadata(dir.join("guest.img")).is_ok_and(|is| std::os::unix::fs::MetadataExt::blocks(&is) > 2 * (16 << 10))
+    };
+    let began = within(LONG, grows);
+    write.kill().unwrap();
+    write.wait().unwrap();
+    input.kill().unwrap();
+    input.wait().unwrap();
+    assert!(began, "the data never reached the image");
+    let repaired = sh(dir, "dd if=guest.img of=root.now bs=1M skip=1 count=64 status=none; e2fsck -fp root.now");
+    assert!(repaired.status.code().is_some_and(|code| code <= 1), "{}", stdout(&repaired));
+    done(dir, "e2fsck -fn root.now >/dev/null 2>&1; dd if=root.now of=guest.img bs=1M seek=1 conv=notrunc status=none");
+    assert_eq!(checked(dir, "cat /etc/shadow"), "old\n");
+    // Larger than the volume.
+    let full = sh(dir, "head -c 100M /dev/zero | tr '\\0' x | i disk write guest.img /etc/shadow");
+    assert_refused(&full, &["/etc/shadow", "No space left"]);
+    assert_eq!(checked(dir, "cat /etc/shadow"), "old\n");
+}
+
+#[test]
+fn an_image_is_changed_by_one_and_trusted_by_nobody() {
+    let dir = scratch();
+    let dir = dir.path();
+    done(
+        dir,
+        "mkdir tree; echo secret > secret; echo text > tree/file; mke2fs -q -t ext4 -d tree img 32M; sha256sum img > sums",
+    );
+    let told = |output: Output, parts: &[&str]| {
+        assert_status(&output, 125);
+        assert_one_line(&output, parts);
+    };
+    // A guest wrote the header of a container onto its raw disk, which names a file of the host.
+    done(
+        dir,
+        "qemu-img create -q -f qcow2 -b secret -F raw guest.raw 32M 2>/dev/null || qemu-img create -q -u -f qcow2 -b secret -F raw guest.raw 32M",
+    );
+    for command in
+        ["i run --root none --disk guest.raw true", "echo x | i disk write guest.raw /file", "i disk fsck guest.raw"]
+    {
+        told(sh(dir, command), &["guest.raw", "looks like a qcow2 image", "format=raw or format=qcow2"]);
+    }
+    for command in
+        ["i run --root none --disk guest.raw,format=qcow2 true", "echo x | i disk write --format qcow2 guest.raw /file"]
+    {
+        told(sh(dir, command), &["asks for its backing file 'secret'", "--with FILE"]);
+    }
+    told(sh(dir, "i run --root none --disk img,format=qcow2 true"), &["it is none"]);
+    told(sh(dir, "i run --root none --disk absent true"), &["absent"]);
+    // Two writers, whether they are ours or QEMU's.
+    told(
+        sh(dir, "flock -x img \"$0\" 2>/dev/null; exec 9<img; flock -x 9; i run --root none --disk img true"),
+        &["another process uses it"],
+    );
+    let held = "qemu-io -f raw -c 'read 0 1' -c 'sleep 20000' img >/dev/null & p=$!; sleep 1; i run --root none --disk img true; s=$?; kill $p; exit $s";
+    told(sh(dir, &held.replace("i run", "set +e; i run")), &["img", "another process uses it"]);
+    // What is only read stays as it is.
+    let run = "i run -u root --disk img,ro sh -c 'mount -o ro $INARCH_DISK_1 /mnt; cat /mnt/file; umount /mnt; exec echo x > $INARCH_DISK_1'";
+    let output = sh(dir, run);
+    assert!(!output.status.success() && stdout(&output) == "text\n", "{}", stderr(&output));
+    assert_status(&sh(dir, "i disk fsck img"), 0);
+    done(dir, "sha256sum -c sums");
+    // What a command writes to its disk is there when it ends.
+    done(dir, "qemu-img create -q -f qcow2 new.qcow2 64M");
+    let made = done(
+        dir,
+        "i run -u root --disk new.qcow2 --disk img,ro sh -ec 'mke2fs -q $INARCH_DISK_1; mount $INARCH_DISK_1 /mnt; \
+         echo made > /mnt/file; readlink -f /dev/disk/by-id/virtio-disk1 /dev/disk/by-id/virtio-disk2; echo $INARCH_DISK_1 $INARCH_DISK_2'",
+    );
+    let words: Vec<&str> = made.split_whitespace().collect();
+    assert_eq!((words.len(), words[..2] == words[2..]), (4, true), "{made}");
+    assert_eq!(done(dir, "qemu-img check -q new.qcow2; i disk cat new.qcow2 /file"), "made\n");
+    let told = done(dir, "i run --root none --disk new.qcow2 --dry-run true");
+    assert!(told.contains("\"backing\":null") && told.contains("new.qcow2"), "{told}");
+}
+
+#[test]
+fn a_disk_is_mounted_for_writing() {
+    let dir = scratch();
+    let dir = dir.path();
+    guest(dir);
+    fs::create_dir(dir.join("point")).unwrap();
+    let script = "
+        i mount -b --rw guest.img point --log log >/dev/null 2>&1
+        echo hello > point/etc/hello; mkdir -p point/home/user/deep/er; seq 100000 > point/home/user/deep/numbers
+        mv point/home/user/notes point/home/user/deep; ln -s deep point/home/user/link; ln point/etc/hello point/etc/again
+        chmod 600 point/etc/hello; rm point/links/up; cmp point/home/user/link/notes home/user/notes
+        dd if=/dev/urandom of=point/large bs=1M count=8 conv=fsync status=none; cp point/large large
+        i umount point; ! mountpoint -q point";
+    done(dir, script);
+    assert_eq!(checked(dir, "cat /etc/again"), "hello\n");
+    let told = checked(dir, "stat /etc/hello");
+    assert!(told.contains("Mode:  0600") && told.contains("Links: 2"), "{told}");
+    done(dir, "debugfs -R 'dump /large dumped' root.now 2>/dev/null; cmp large dumped");
+    done(dir, "debugfs -R 'cat /user/deep/numbers' home.now 2>/dev/null | cmp - - <<E\n$(seq 100000)\nE");
+    // The image is released when the mount is gone, and kept from others until then.
+    let second = "i mount -b --rw guest.img point --log log >/dev/null 2>&1; set +e; echo x | i disk write guest.img /x; s=$?; i umount point; exit $s";
+    let second = sh(dir, second);
+    assert_status(&second, 125);
+    assert!(stderr(&second).contains("another process uses it"), "{}", stderr(&second));
+    // Killed: the mount is gone, and the file system is as after a power cut.
+    let mut mount = Command::new(INARCH);
+    mount
+        .args(["mount", "--rw", "-q", "guest.img", "point"])
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut mount = mount.spawn().unwrap();
+    assert!(within(LONG, || fs::write(dir.join("point/etc/first"), "first").is_ok()
+        && dir.join("point/etc/first").exists()
+        && is_mounted(dir)));
+    done(dir, "sync point/etc/first; echo second > point/etc/second");
+    mount.kill().unwrap();
+    mount.wait().unwrap();
+    assert!(within(LONG, || !is_mounted(dir)));
+    thread::sleep(Duration::from_millis(200));
+    let repaired = sh(dir, "dd if=guest.img of=root.now bs=1M skip=1 count=64 status=none; e2fsck -fp root.now");
+    assert!(repaired.status.code().is_some_and(|code| code <= 1), "{}", stdout(&repaired));
+    assert_eq!(done(dir, "debugfs -R 'cat /etc/first' root.now 2>/dev/null"), "first");
+    // What cannot be changed is not mounted as if it could.
+    done(dir, "tar cf tree.tar root");
+    for option in ["--rw", "-o rw"] {
+        assert_one_line(&sh(dir, &format!("i mount {option} tree.tar point")), &["archives are not changed"]);
+    }
+}
+
+#[test]
+fn a_volume_grows_and_shrinks_with_its_partition() {
+    let dir = scratch();
+    let dir = dir.path();
+    guest(dir);
+    let sizes = "sfdisk --dump guest.img | sed -n 's/.*size= *\\([0-9]*\\).*/\\1/p' | tr '\\n' ' '";
+    // The last partition grows with the image, and the second copy of the table goes to the new end.
+    done(dir, "i disk resize guest.img:2 +64M");
+    assert_eq!(done(dir, sizes), format!("{} {} ", 64 * 2048, 96 * 2048));
+    done(
+        dir,
+        "sgdisk -v guest.img | grep -q 'No problems'; dd if=guest.img of=home.now bs=1M skip=65 count=96 status=none; e2fsck -fn home.now >/dev/null 2>&1",
+    );
+    assert!(done(dir, "dumpe2fs -h home.now 2>/dev/null | grep 'Block count'").contains(&(96 * 1024).to_string()));
+    assert_eq!(done(dir, "debugfs -R 'cat /user/notes' home.now 2>/dev/null"), "note\n");
+    done(dir, "i disk resize guest.img:2 40M");
+    assert_eq!(done(dir, sizes), format!("{} {} ", 64 * 2048, 40 * 2048));
+    done(dir, "dd if=guest.img of=home.now bs=1M skip=65 count=40 status=none; e2fsck -fn home.now >/dev/null 2>&1");
+    assert_eq!(done(dir, "debugfs -R 'cat /user/notes' home.now 2>/dev/null"), "note\n");
+    // Not into the next partition, and not below its files.
+    assert_one_line(&sh(dir, "i disk resize guest.img:1 +1M"), &["another partition follows"]);
+    done(dir, "sha256sum guest.img > sums; truncate -s 320M x.img; mkfs.xfs -q -f x.img");
+    assert_status(&sh(dir, "i disk resize guest.img:2 1M"), 125);
+    assert_one_line(&sh(dir, "i disk resize x.img 300M"), &["XFS cannot be made smaller"]);
+    assert_eq!(
+        done(dir, "i disk resize x.img 400M; xfs_repair -n -f x.img >/dev/null 2>&1; stat -c %s x.img"),
+        format!("320 MiB -> 400 MiB\n{}\n", 400 << 20)
+    );
+}

@@ -1,0 +1,105 @@
+//! [`places`]: which volumes of a guest's disks are mounted where, for who mounts them all.
+
+use std::sync::Arc;
+
+use inarch_volume::Volume;
+
+use super::{NotFound, ROOT_SUBVOLUMES, Which, is_root, mounts, named, rooted, shown};
+use crate::DiskVolume;
+
+/// A volume that is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which of the volumes.
+    pub volume: usize,
+    /// Where, from the root: `/` or `/home`.
+    pub directory: String,
+    /// The subvolume of a Btrfs that is mounted, if it is not the default one.
+    pub subvolume: Option<String>,
+}
+
+/// The volumes that are mounted, and what is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// In the order of mounting.
+    pub mounted: Vec<Place>,
+    /// Directories of which the fstab says that a volume is mounted there, which is not on the disks.
+    pub missing: Vec<String>,
+}
+
+/// The formats of volumes that hold no files, by the names of [`Signature`](crate::Signature).
+const WITHOUT_FILES: [&str; 6] = ["swap", "LVM2_member", "linux_raid_member", "crypto_LUKS", "jbd", "bcache"];
+
+/// Opens a volume's file system; gives `None` if its format cannot be read.
+pub type Open<'a, E> = dyn FnMut(&DiskVolume) -> Result<Option<Arc<dyn Volume>>, E> + 'a;
+
+/// What `which` means of the volumes of a guest's disks. `open` opens those whose format can be read; others count as well, if they hold files
+/// by their signature.
+///
+/// # Errors
+/// [`NotFound`].
+pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) -> Result<Places, NotFound> {
+    if let Which::Named(name) = which {
+        let (volume, subvolume) = named(volumes, name)?;
+        let at = volumes.iter().position(|other| std::ptr::eq(other, volume)).unwrap_or_default();
+        return Ok(Places {
+            mounted: vec![Place { subvolume: subvolume.map(str::to_owned), ..whole(at) }],
+            missing: Vec::new(),
+        });
+    }
+    let mut roots = Vec::new();
+    for (at, volume) in volumes.iter().enumerate() {
+        // One that cannot be opened is no root that can be told; who mounts it may do better.
+        let root = open(volume).ok().flatten().and_then(|files| root_in(&files));
+        roots.extend(root.map(|(root, subvolume)| (at, root, subvolume)));
+    }
+    let (at, root, subvolume) = match roots.len() {
+        0 => return Ok(Places { mounted: vec![whole(only(volumes)?)], missing: Vec::new() }),
+        1 => roots.remove(0),
+        _ => {
+            let there = shown(roots.iter().filter_map(|(at, ..)| volumes.get(*at)));
+            return Err(NotFound::Several { there });
+        }
+    };
+    let mut found = Places { mounted: vec![Place { subvolume, ..whole(at) }], missing: Vec::new() };
+    for mount in mounts(&*root) {
+        let directory = mount.directory.clone();
+        match volumes.iter().position(|volume| volume.answers_to(&mount.device)) {
+            _ if directory == "/" => {}
+            Some(volume) => {
+                let subvolume = mount.option("subvol").map(str::to_owned);
+                found.mounted.push(Place { volume, directory, subvolume });
+            }
+            None => found.missing.push(directory),
+        }
+    }
+    Ok(found)
+}
+
+fn whole(volume: usize) -> Place {
+    Place { volume, directory: "/".to_owned(), subvolume: None }
+}
+
+/// The only volume with files, where none is the root of an operating system.
+fn only(volumes: &[DiskVolume]) -> Result<usize, NotFound> {
+    let has_files =
+        |volume: &DiskVolume| volume.content().is_some_and(|content| !WITHOUT_FILES.contains(&content.format));
+    let with_files: Vec<_> = volumes.iter().enumerate().filter(|(_, volume)| has_files(volume)).collect();
+    match &*with_files {
+        [] => Err(NotFound::Nothing { there: shown(volumes) }),
+        [(at, _)] => Ok(*at),
+        _ => Err(NotFound::NoRoot { there: shown(volumes) }),
+    }
+}
+
+/// The root of an operating system on a file system, and the subvolume that it is.
+fn root_in(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<String>)> {
+    if is_root(&**files) {
+        return Some((Arc::clone(files), None));
+    }
+    let mut names = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
+    names.find_map(|name| {
+        let root = rooted(Arc::clone(files), name).ok().filter(|root| is_root(&**root))?;
+        Some((root, Some(String::from_utf8_lossy(name).into_owned())))
+    })
+}

@@ -1,0 +1,196 @@
+//! What an appliance does with files. Paths begin at the mounted root, and symbolic links are followed within it.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::wire::{self, Ask, Bytes, Entry, Found};
+use super::{Appliance, ApplianceError};
+
+/// What a new file is like. Those of a file that is there already stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewFileOptions {
+    /// Its permissions; those of a file that is there, or 644.
+    pub mode: Option<u32>,
+    /// Its user and group; those of a file that is there, or root.
+    pub owner: Option<(u32, u32)>,
+    /// Fail if there is a file already.
+    pub only_new: bool,
+}
+
+/// A file's attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAttributes {
+    /// Its name in its directory.
+    pub name: OsString,
+    /// Its type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// How many names it has.
+    pub links: u64,
+    /// Its inode number.
+    pub inode: u64,
+    /// Of a device: major and minor number.
+    pub device: (u32, u32),
+    /// When its content last changed: seconds since 1970, and nanoseconds.
+    pub modified: (i64, u32),
+    /// What it leads to, if it is a symbolic link.
+    pub target: Option<PathBuf>,
+}
+
+impl From<Entry> for FileAttributes {
+    fn from(entry: Entry) -> FileAttributes {
+        let Entry { name, mode, uid, gid, size, links, inode, device, modified, target } = entry;
+        let target = target.map(|target| PathBuf::from(OsString::from_vec(target.0)));
+        let name = OsString::from_vec(name.0);
+        FileAttributes { name, mode, uid, gid, size, links, inode, device, modified, target }
+    }
+}
+
+fn bytes(path: &Path) -> Bytes {
+    Bytes(path.as_os_str().as_bytes().to_vec())
+}
+
+impl Appliance {
+    /// Writes a file. It gets its name when it is complete and on the disk; until then a file that was there has its old
+    /// content. Mode, owner and extended attributes of such a file stay. Returns how many bytes it has.
+    ///
+    /// # Errors
+    /// `from` fails, or the file cannot be written. The old file is as it was then.
+    pub fn write(&mut self, path: &Path, options: &NewFileOptions, from: &mut dyn Read) -> Result<u64, ApplianceError> {
+        let NewFileOptions { mode, owner, only_new } = *options;
+        let found = self.ask_with(&Ask::Write { path: bytes(path), mode, owner, only_new }, from)?;
+        Ok(found.bytes)
+    }
+
+    /// Reads a regular file, piece by piece.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or `take` failed.
+    pub fn read(&mut self, path: &Path, take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<u64, ApplianceError> {
+        self.read_range(path, 0, u64::MAX, take)
+    }
+
+    /// The same for `count` bytes from `offset`; fewer at the file's end.
+    ///
+    /// # Errors
+    /// As [`Appliance::read`].
+    pub fn read_range(
+        &mut self,
+        path: &Path,
+        offset: u64,
+        count: u64,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<u64, ApplianceError> {
+        self.running.tell(&Ask::Read { path: bytes(path), offset, count })?;
+        Ok(self.answer(&mut |piece| take(&piece).map_err(ApplianceError::Output))?.bytes)
+    }
+
+    /// The files of a directory, in the order of their names; or the file itself if it is no directory.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be read.
+    pub fn list(&mut self, path: &Path) -> Result<Vec<FileAttributes>, ApplianceError> {
+        self.entries(path, false)
+    }
+
+    /// The attributes of a file. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn attributes(&mut self, path: &Path) -> Result<FileAttributes, ApplianceError> {
+        self.entries(path, true)?.pop().ok_or(ApplianceError::Protocol)
+    }
+
+    fn entries(&mut self, path: &Path, itself: bool) -> Result<Vec<FileAttributes>, ApplianceError> {
+        /// A directory with more entries is not listed.
+        const MOST: usize = 4_000_000;
+        let mut entries = Vec::new();
+        self.running.tell(&Ask::List { path: bytes(path), itself })?;
+        self.answer(&mut |piece| {
+            let entry: Entry = wire::decode(&piece).map_err(ApplianceError::Stream)?;
+            if entries.len() == MOST {
+                return Err(ApplianceError::Protocol);
+            }
+            entries.push(FileAttributes::from(entry));
+            Ok(())
+        })?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Removes a file or an empty directory; with `recursive`, a directory with all that is in it, but nothing of a volume
+    /// that is mounted there.
+    ///
+    /// # Errors
+    /// It is not there ([`ApplianceError::is_absent`]), or cannot be removed.
+    pub fn remove(&mut self, path: &Path, recursive: bool) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Remove { path: bytes(path), recursive }).map(drop)
+    }
+
+    /// Makes a directory, of mode 755 by default; with `parents` also those that it is in, and it may be there already.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be made.
+    pub fn make_directory(&mut self, path: &Path, parents: bool, mode: Option<u32>) -> Result<(), ApplianceError> {
+        self.ask(&Ask::MakeDirectory { path: bytes(path), parents, mode }).map(drop)
+    }
+
+    /// Gives a file another name, in place of another file that has it.
+    ///
+    /// # Errors
+    /// As rename(2).
+    pub fn rename(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Rename { from: bytes(from), to: bytes(to) }).map(drop)
+    }
+
+    /// Makes a symbolic link at `path`.
+    ///
+    /// # Errors
+    /// As symlink(2).
+    pub fn symlink(&mut self, target: &Path, path: &Path) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Symlink { target: bytes(target), path: bytes(path) }).map(drop)
+    }
+
+    /// Changes permissions (of what a symbolic link leads to) and owner.
+    ///
+    /// # Errors
+    /// As chmod(2) and chown(2).
+    pub fn change(&mut self, path: &Path, mode: Option<u32>, owner: Option<(u32, u32)>) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Change { path: bytes(path), mode, owner }).map(drop)
+    }
+
+    /// Returns when all that was written is on the disk.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn sync(&mut self) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Sync).map(drop)
+    }
+
+    /// Checks the file systems by the tools that the host has for them, which say what they find as notes. With `repair`
+    /// they correct it. Only for volumes that are not mounted. Returns whether there were errors, and whether there
+    /// still are.
+    ///
+    /// # Errors
+    /// A tool is missing or fails.
+    pub fn check(&mut self, repair: bool) -> Result<Checked, ApplianceError> {
+        let Found { was, is, .. } = self.ask(&Ask::Check { repair })?;
+        Ok(Checked { had_errors: was, has_errors: is })
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Whether there were errors.
+    pub had_errors: bool,
+    /// Whether there still are.
+    pub has_errors: bool,
+}

@@ -1,0 +1,102 @@
+//! Finds out which volumes an appliance needs, by the image's bytes, in a thread that can do nothing else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_confine::Parsing;
+use inarch_disk::guest::{NotFound, Place, Places, places};
+use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
+use inarch_format::Damage;
+
+use super::ApplianceError;
+use super::wire::{Attach, AttachedVolume, Device};
+use crate::run::AttachedDisk;
+use crate::source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
+
+/// What is on the image, and what of it is meant.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub attach: Attach,
+    /// The image's partition table and partitions.
+    pub disk: Disk,
+}
+
+/// The serial number of the image's disk.
+const SERIAL: &str = "disk1";
+
+/// Looks at an image. `format` is what it is known to be.
+pub(super) fn plan(
+    disk: &AttachedDisk,
+    format: ImageFormat,
+    with: &[PathBuf],
+    which: &Which,
+) -> Result<Plan, ApplianceError> {
+    let path = &disk.path;
+    let image = DiskImage::open(&DiskFile { path: path.clone(), format: Some(format), with: with.to_vec() })?;
+    let looked = parse(|parsing| -> Result<Plan, OpenDiskError> {
+        let OpenedDisk { disk, .. } = image.disk(parsing)?;
+        let examined = inarch_disk::examine(parsing, &disk)?;
+        let disks = [(Arc::clone(&disk), examined)];
+        // Encrypted volumes stay closed.
+        let (volumes, above) = inarch_disk::volumes_of(parsing, &disks, &Keys::default())?;
+        let ([(_, examined)], above) = (disks, above.list);
+        let attach = match attach(parsing, &volumes, which) {
+            // What is not read here, as a thin volume, the guest may know.
+            Err(error) => only_above(&above, which).ok_or(error)?,
+            Ok(attach) => attach,
+        };
+        Ok(Plan { attach: with_groups(attach, &above), disk: examined })
+    })?;
+    looked.map_err(|error| ApplianceError::Disk { path: path.clone(), error: Box::new(error) })
+}
+
+/// The volumes that are read here.
+fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Attach, NotFound> {
+    let open = &mut |volume: &DiskVolume| file_system(parsing, volume, Damage::Salvaged);
+    let Places { mounted, missing } = places(volumes, which, open)?;
+    let attached = |Place { volume, directory, subvolume }: Place| {
+        let volume = volumes.get(volume)?;
+        let device = match &volume.names.above {
+            Some(name) => Device::Above(name.clone()),
+            None => Device::Disk { serial: SERIAL.to_owned(), part: volume.names.part },
+        };
+        let format = volume.content().map(|content| content.format.to_owned());
+        Some(AttachedVolume { device, format, directory, subvolume, name: volume.name() })
+    };
+    Ok(Attach { volumes: mounted.into_iter().filter_map(attached).collect(), missing, ..Attach::default() })
+}
+
+/// A logical volume or an array by its name, although it is not read here.
+fn only_above(above: &[Above], which: &Which) -> Option<Attach> {
+    let Which::Named(name) = which else { return None };
+    let name = name.strip_prefix("/dev/").unwrap_or(name);
+    let volume = above.iter().find(|volume| volume.name.strip_prefix("/dev/") == Some(name))?;
+    let attached = AttachedVolume {
+        device: Device::Above(volume.name.clone()),
+        format: None,
+        directory: "/".to_owned(),
+        subvolume: None,
+        name: volume.name.clone(),
+    };
+    Some(Attach { volumes: vec![attached], ..Attach::default() })
+}
+
+/// With what lies below the volumes.
+fn with_groups(mut attach: Attach, above: &[Above]) -> Attach {
+    let needed = |volume: &AttachedVolume| matches!(volume.device, Device::Above(_));
+    if attach.volumes.iter().any(needed) {
+        // An array may hold a physical volume.
+        attach.arrays = above.iter().any(|volume| volume.kind == Kind::Array);
+    }
+    for volume in &attach.volumes {
+        let Device::Above(name) = &volume.device else { continue };
+        let is_array = above.iter().any(|other| other.kind == Kind::Array && other.name == *name);
+        let group = Path::new(name).parent().and_then(|group| group.file_name()).and_then(|group| group.to_str());
+        if let (false, Some(group)) = (is_array, group)
+            && !attach.groups.iter().any(|other| other == group)
+        {
+            attach.groups.push(group.to_owned());
+        }
+    }
+    attach
+}

@@ -1,0 +1,310 @@
+//! [`AttachedDisk`]: a disk image, or a block device, that a guest gets as a disk.
+//!
+//! Whoever can write to a raw disk can make it look like a container that names other files. So the format of an image
+//! is never told by its bytes: it is what the user says, or what the file's name says and its bytes confirm.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile};
+use inarch_confine::Parsing;
+use inarch_disk::container::{QcowNames, Reference, qcow2_names, recognise};
+use inarch_vm::image_disk::{self, ImageDisk, ImageFile};
+use inarch_vm::machine::Endpoint;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::path_error::PathError;
+use crate::source::{Container, ContainerError, ImageFormat, OpenError, parse};
+use crate::text::shown;
+
+/// The most images that may lie on each other.
+const MAX_CHAIN: usize = 32;
+
+/// A disk image or a block device that the guest gets as a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedDisk {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Raw or qcow2; `None` for what the name says: `.qcow2` or else raw.
+    pub format: Option<ImageFormat>,
+    /// Bytes of a sector, by which the guest reads the partition table; 512 if `None`.
+    pub sector: Option<u32>,
+}
+
+/// Why a guest cannot get a disk.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// No thread could be confined to look at it.
+    #[error(transparent)]
+    Thread(#[from] OpenError),
+    /// It is neither a regular file nor a block device.
+    #[error("{}: it is {what}, and no disk image", shown(path))]
+    NoFile {
+        /// It.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Another process uses it.
+    #[error(
+        "{}: another process uses it{}; wait until it is done, or end it{}",
+        shown(path),
+        if *to_read { " and may write to it" } else { "" },
+        if *to_read { "" } else { " (only readers can share an image: ,ro)" }
+    )]
+    InUse {
+        /// It.
+        path: PathBuf,
+        /// Whether it was to be read only.
+        to_read: bool,
+    },
+    /// Its first bytes contradict what is known of it.
+    #[error(
+        "{}: it looks like a {kind} image, but nobody says that it is one, and what a guest writes to a raw disk may look so; say \
+         format=raw or format=qcow2{}",
+        shown(path),
+        conversion(path, *kind)
+    )]
+    Guess {
+        /// It.
+        path: PathBuf,
+        /// What it looks like.
+        kind: Container,
+    },
+    /// It is no qcow2 image.
+    #[error("{}: {why}, but it is none; say format=raw if it is a raw disk", shown(path))]
+    NoQcow2 {
+        /// It.
+        path: PathBuf,
+        /// Why it was to be one.
+        why: &'static str,
+    },
+    /// Only raw and qcow2 images are given to guests.
+    #[error("{}: a guest gets raw and qcow2 images only{}", shown(path), conversion(path, *kind))]
+    Container {
+        /// It.
+        path: PathBuf,
+        /// What it is.
+        kind: Container,
+    },
+    /// It names a file that the user did not name, or is damaged.
+    #[error("{}: {error}", shown(path))]
+    Image {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        error: ContainerError,
+    },
+    /// A backing file's format is none that is used here.
+    #[error(
+        "{}: it does not say that its backing file is raw or qcow2; 'qemu-img rebase -u -F FORMAT' does",
+        shown(path)
+    )]
+    BackingFormat {
+        /// The image that has the backing file.
+        path: PathBuf,
+    },
+}
+
+fn conversion(path: &Path, kind: Container) -> String {
+    match kind {
+        Container::Qcow2 => String::new(),
+        _ => format!("; 'qemu-img convert -O qcow2 {} NEW.qcow2' makes one of it", shown(path)),
+    }
+}
+
+impl AttachedDisk {
+    /// The same with its format settled, if the name and the bytes agree on it.
+    ///
+    /// # Errors
+    /// It is no disk image, its format is not known, or somebody else uses it.
+    pub(crate) fn settled(&self) -> Result<(AttachedDisk, ImageFormat), AttachError> {
+        let image = open(&self.path, self.read_only)?;
+        let format = match decide(&image, self.format)? {
+            image_disk::ImageFormat::Raw => ImageFormat::Raw,
+            image_disk::ImageFormat::Qcow2 => ImageFormat::Container(Container::Qcow2),
+        };
+        Ok((AttachedDisk { format: Some(format), ..self.clone() }, format))
+    }
+}
+
+/// A file that is open, and what it is in an image.
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+    is_device: bool,
+}
+
+/// An image of a chain.
+#[derive(Debug)]
+struct OpenImage {
+    image: OpenFile,
+    format: image_disk::ImageFormat,
+    data: Option<OpenFile>,
+}
+
+/// A disk whose files are open and locked.
+#[derive(Debug)]
+pub(super) struct OpenDisk {
+    /// By which the guest finds it.
+    pub serial: String,
+    pub read_only: bool,
+    sector: u32,
+    /// The image, and those below it.
+    chain: Vec<OpenImage>,
+}
+
+impl OpenDisk {
+    /// Opens the `ordinal`th disk of a guest, from 1. `with` are the files that images may name.
+    pub fn open(disk: &AttachedDisk, with: &[PathBuf], ordinal: usize) -> Result<OpenDisk, AttachError> {
+        let AttachedDisk { path, read_only, format, sector } = disk;
+        let image = open(path, *read_only)?;
+        let mut left: Vec<PathBuf> = with.to_vec();
+        let format = decide(&image, *format)?;
+        let mut chain = vec![OpenImage { image, format, data: None }];
+        while let Some(top) = chain.last_mut()
+            && top.format == image_disk::ImageFormat::Qcow2
+        {
+            let names = look(&top.image, |parsing, file| qcow2_names(parsing, file))?;
+            let names = names.map_err(|error| AttachError::Image { path: top.image.path.clone(), error })?;
+            let is_top = chain.len() == 1;
+            let Some(next) = add_named(chain.last_mut(), names, &mut left, *read_only || !is_top)? else { break };
+            if chain.len() == MAX_CHAIN {
+                let error = ContainerError::TooLong;
+                return Err(AttachError::Image { path: path.clone(), error });
+            }
+            chain.push(next);
+        }
+        let sector = sector.unwrap_or(512);
+        Ok(OpenDisk { serial: format!("disk{ordinal}"), read_only: *read_only, sector, chain })
+    }
+
+    /// The path of the image.
+    pub fn path(&self) -> &Path {
+        self.chain.first().map_or(Path::new(""), |top| &top.image.path)
+    }
+
+    /// Its format, in QEMU's word.
+    pub fn format(&self) -> &'static str {
+        self.chain.first().map_or("raw", |top| top.format.name())
+    }
+
+    /// The disk of a machine. With `names` it has the files' names in place of descriptors, for people to read.
+    pub fn of_machine(&self, names: bool) -> io::Result<ImageDisk> {
+        let endpoint = |file: &OpenFile| -> io::Result<Endpoint> {
+            match names {
+                true => Ok(Endpoint::Path(file.path.clone())),
+                false => Ok(Endpoint::Descriptor(OwnedFd::from(file.file.try_clone()?))),
+            }
+        };
+        let file = |open: &OpenImage| -> io::Result<ImageFile> {
+            let data = open.data.as_ref().map(endpoint).transpose()?;
+            let OpenImage { image, format, .. } = open;
+            Ok(ImageFile { file: endpoint(image)?, format: *format, is_device: image.is_device, data })
+        };
+        let chain = self.chain.iter().map(file).collect::<io::Result<_>>()?;
+        Ok(ImageDisk { serial: self.serial.clone(), chain, read_only: self.read_only, sector: self.sector })
+    }
+}
+
+/// Opens the files that an image names; returns the one below it.
+fn add_named(
+    top: Option<&mut OpenImage>,
+    names: QcowNames,
+    left: &mut Vec<PathBuf>,
+    read_only: bool,
+) -> Result<Option<OpenImage>, AttachError> {
+    let Some(top) = top else { return Ok(None) };
+    let path = &top.image.path;
+    let mut find = |reference: Reference| {
+        let not_named = |reference| {
+            let error = ContainerError::NotNamed { kind: Container::Qcow2, reference };
+            AttachError::Image { path: path.clone(), error }
+        };
+        let place = left.iter().position(|path| reference.is_answered_by(path));
+        place.map(|place| left.remove(place)).ok_or_else(|| not_named(reference))
+    };
+    let data = names.data.map(&mut find).transpose()?;
+    let backing = names.backing.map(&mut find).transpose()?;
+    let format = match (&backing, names.backing_format.as_deref()) {
+        (None, _) | (_, Some(b"raw")) => image_disk::ImageFormat::Raw,
+        (_, Some(b"qcow2")) => image_disk::ImageFormat::Qcow2,
+        _ => return Err(AttachError::BackingFormat { path: path.clone() }),
+    };
+    top.data = data.map(|data| open(&data, read_only)).transpose()?;
+    let below = backing.map(|backing| open(&backing, true)).transpose()?;
+    Ok(below.map(|image| OpenImage { image, format, data: None }))
+}
+
+/// Opens and locks a regular file or a block device.
+fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
+    let fail = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied if !read_only => {
+            PathError::new(path, "cannot open it for writing (,ro only reads)", error)
+        }
+        _ => PathError::new(path, "cannot open it", error),
+    };
+    let in_use = || AttachError::InUse { path: path.to_owned(), to_read: read_only };
+    let kind = path.metadata().map_err(fail)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let what = if kind.is_dir() { "a directory" } else { "neither a regular file nor a block device" };
+        return Err(AttachError::NoFile { path: path.to_owned(), what });
+    }
+    // For a block device O_EXCL means that nobody else, as a mount, has it for himself. A FIFO would be waited for.
+    let exclusive = if kind.is_block_device() && !read_only { libc::O_EXCL } else { 0 };
+    let opened = File::options().read(true).write(!read_only).custom_flags(libc::O_NONBLOCK | exclusive).open(path);
+    let file = match opened {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(in_use()),
+        opened => opened.map_err(fail)?,
+    };
+    let lock = match read_only {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    match flock(&file, lock) {
+        Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => {}
+        Err(Errno::WOULDBLOCK) => return Err(in_use()),
+        Err(error) => return Err(PathError::new(path, "cannot be locked", error).into()),
+    }
+    Ok(OpenFile { path: path.to_owned(), file, is_device: kind.is_block_device() })
+}
+
+/// Has a confined thread look at a file.
+fn look<T: Send>(open: &OpenFile, look: impl FnOnce(Parsing, &dyn Backing) -> T + Send) -> Result<T, AttachError> {
+    let fail = |error| PathError::new(&open.path, "cannot be read", error);
+    let file = open.file.try_clone().map_err(fail)?;
+    let backing: Arc<dyn Backing> = Arc::new(BackingFile::new(file, open.path.clone()).map_err(fail)?);
+    Ok(parse(|parsing| look(parsing, &*backing))?)
+}
+
+/// The format of an image.
+fn decide(image: &OpenFile, said: Option<ImageFormat>) -> Result<image_disk::ImageFormat, AttachError> {
+    let path = image.path.clone();
+    let kind = look(image, recognise)?.map_err(|error| PathError::new(&path, "cannot be read", error))?;
+    let is_named_so = path.extension().is_some_and(|extension| extension == "qcow2");
+    match (said, kind) {
+        (Some(ImageFormat::Raw), _) => Ok(image_disk::ImageFormat::Raw),
+        (Some(ImageFormat::Container(Container::Qcow2)), Some(Container::Qcow2)) => Ok(image_disk::ImageFormat::Qcow2),
+        (Some(ImageFormat::Container(Container::Qcow2)), _) => {
+            Err(AttachError::NoQcow2 { path, why: "format=qcow2 says that it is a qcow2 image" })
+        }
+        (Some(ImageFormat::Container(kind)), _) => Err(AttachError::Container { path, kind }),
+        (None, Some(Container::Qcow2)) if is_named_so => Ok(image_disk::ImageFormat::Qcow2),
+        (None, Some(kind)) => Err(AttachError::Guess { path, kind }),
+        (None, None) if is_named_so => {
+            Err(AttachError::NoQcow2 { path, why: "its name says that it is a qcow2 image" })
+        }
+        (None, None) => Ok(image_disk::ImageFormat::Raw),
+    }
+}
