@@ -3,7 +3,7 @@
 mod change;
 mod check;
 mod compare;
-mod copy_in;
+pub mod copy_in;
 mod create;
 mod edit;
 pub mod files;
@@ -29,6 +29,8 @@ use inarch_jobs::examine::{
 use inarch_jobs::shown;
 use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
 use serde_json::{Value, json};
+
+pub use change::mode;
 
 use crate::arguments::one_of;
 use crate::columns::columns;

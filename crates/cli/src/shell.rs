@@ -124,14 +124,16 @@ pub fn run(arguments: ShellArguments) -> anyhow::Result<ExitCode> {
     if is_interactive {
         return prompt::talk(shell, &mounted);
     }
-    match (commands.is_empty(), file) {
+    let done = match (commands.is_empty(), file) {
         (false, _) => shell.run_all(commands),
         (true, None) => shell.script(io::stdin().lock()),
         (true, Some(path)) => {
             let file = File::open(&path).with_context(|| format!("{}: cannot open it", shown(&path)))?;
             shell.script(BufReader::new(file))
         }
-    }
+    };
+    shell.session.settle()?;
+    done
 }
 
 /// Takes the images from the words up to the first verb, and options among them. Returns the words from the first verb on.

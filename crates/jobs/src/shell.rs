@@ -9,6 +9,7 @@
 //! A session prints nothing. It writes to images only where a verb makes something in them.
 
 mod archive;
+mod changes;
 pub mod content;
 mod devices;
 mod drives;
@@ -21,12 +22,14 @@ use std::path::{Path, PathBuf};
 
 use inarch_volume::VolumeError;
 
+use crate::appliance::ApplianceError;
 use crate::examine::ExamineError;
 use crate::guest::{Guest, GuestError};
 use crate::make_disk::MakeError;
 use crate::path_error::PathError;
 use crate::source::{ContainerError, DiskFile, DiskImage, ImageFormat, OpenError};
 use crate::text::shown;
+pub use changes::Links;
 pub use drives::{Block, Place};
 use drives::{Drive, View};
 pub use inarch_disk::{Keys, Kind, Part, Signature, Table, TableKind};
@@ -68,6 +71,9 @@ pub enum ShellError {
         /// What is wrong.
         error: VolumeError,
     },
+    /// A change cannot be made.
+    #[error(transparent)]
+    Appliance(#[from] ApplianceError),
     /// No thread can read a drive.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -137,6 +143,8 @@ pub struct Session {
     guest: Option<Guest>,
     /// Partitions of tables that were begun in this session, by their drives.
     begun: Vec<(usize, make::Begun)>,
+    /// What changes the files of a mount.
+    changing: Option<changes::Changing>,
     notes: Vec<String>,
 }
 

@@ -39,8 +39,8 @@ const ROOMS: [(&str, Below); 27] = [
     ("registry", Below::All),
     ("guest", Below::All),
     ("make_disk", Below::All),
-    ("shell", Below::All),
     ("appliance", Below::All),
+    ("shell", Below::All),
 ];
 
 /// The crates that speak with clients, which no room below the jobs knows.

@@ -27,29 +27,52 @@ pub fn copy(from: &Path, to: &OsStr, format: Option<ImageFormat>, with: &[PathBu
     let is = from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
     let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
     let request = ApplianceRequest { image, with: with.to_vec(), ..ApplianceRequest::new(target.image, target.which) };
-    let appliance = Appliance::open(&request, Events::new(tell))?;
-    let mut copying = Copying { appliance, files: 0, bytes: 0, failed: false };
-    let mut place = target.path;
-    let is_directory = |attributes: &FileAttributes| attributes.mode & 0o170_000 == 0o040_000;
-    match (copying.appliance.attributes(&place), from.file_name()) {
-        (Ok(attributes), Some(name)) if is_directory(&attributes) => place.push(name),
-        _ => {}
-    }
-    copying.copy(from, &place, &is)?;
-    let Copying { appliance, files, bytes, failed } = copying;
+    let mut appliance = Appliance::open(&request, Events::new(tell))?;
+    let Copied { files, bytes, failed } = copy_with(&mut appliance, from, target.path, &is)?;
     appliance.close()?;
     answer(format!("{}, {} of content\n", counted(files, "file", "files"), size::show(bytes)))?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-struct Copying {
-    appliance: Appliance,
+/// What was copied.
+pub struct Copied {
+    /// Files of all kinds.
+    pub files: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Whether something was not copied, which was said.
+    pub failed: bool,
+}
+
+/// Copies a file or a directory of this machine to `place`, or into it if that is a directory. What cannot be copied is reported.
+///
+/// # Errors
+/// The appliance failed.
+pub fn copy_with(
+    appliance: &mut Appliance,
+    from: &Path,
+    mut place: PathBuf,
+    is: &Metadata,
+) -> Result<Copied, ApplianceError> {
+    let is_directory = |attributes: &FileAttributes| attributes.mode & 0o170_000 == 0o040_000;
+    match (appliance.attributes(&place), from.file_name()) {
+        (Ok(attributes), Some(name)) if is_directory(&attributes) => place.push(name),
+        _ => {}
+    }
+    let mut copying = Copying { appliance, files: 0, bytes: 0, failed: false };
+    copying.copy(from, &place, is)?;
+    let Copying { files, bytes, failed, .. } = copying;
+    Ok(Copied { files, bytes, failed })
+}
+
+struct Copying<'a> {
+    appliance: &'a mut Appliance,
     files: u64,
     bytes: u64,
     failed: bool,
 }
 
-impl Copying {
+impl Copying<'_> {
     /// Copies a file, or a directory with what is in it. Reports what cannot be copied, and goes on.
     fn copy(&mut self, from: &Path, to: &Path, is: &Metadata) -> Result<(), ApplianceError> {
         let mode = Some(is.mode() & 0o7777);

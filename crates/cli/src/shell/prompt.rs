@@ -62,7 +62,7 @@ pub fn talk(shell: Shell, mounted: &[String]) -> anyhow::Result<ExitCode> {
         Ok(path) => drop(editor.load_history(path)),
         Err(why) => complain(format_args!("lines are not remembered: {why}")),
     }
-    answer("'help' lists the verbs, 'quit' or Ctrl-D ends. Nothing is booted: verbs work at once.\n")?;
+    answer("'help' lists the verbs, 'quit' or Ctrl-D ends. Nothing is booted until a verb changes files.\n")?;
     answer(mounted.iter().map(|line| format!("{line}\n")).collect::<String>())?;
     read_lines(&shell, &mut editor, history.ok())
 }
@@ -97,5 +97,6 @@ fn read_lines(
             Err(error) => return Err(error.into()),
         }
     }
+    shell.borrow_mut().session.settle()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -130,6 +130,10 @@ impl Shell {
         }
         let Some(found) = Verb::named(&verb.name) else { return verbs::elsewhere(self, verb) };
         let mut call = Call::new(found, &verb.words, depth, out)?;
+        // What was changed is seen by all that follows. Verbs that run others do nothing of themselves.
+        if !verbs::changes::is_change(found) {
+            self.session.settle()?;
+        }
         (found.run)(self, &mut call)
     }
 

@@ -1,5 +1,6 @@
 //! Every verb of the shell, by groups, and those of guestfish that it does not have.
 
+pub mod changes;
 mod content;
 mod devices;
 mod drives;
@@ -33,13 +34,14 @@ pub struct Group {
 }
 
 /// The groups, in the order of help.
-pub static GROUPS: [Group; 9] = [
+pub static GROUPS: [Group; 10] = [
     Group { title: "Drives", verbs: drives::VERBS },
     Group { title: "Devices", verbs: devices::VERBS },
     Group { title: "Mounts", verbs: mounts::VERBS },
     Group { title: "Files", verbs: files::VERBS },
     Group { title: "What files are", verbs: lookup::VERBS },
     Group { title: "Content", verbs: content::VERBS },
+    Group { title: "Files, changed", verbs: changes::VERBS },
     Group { title: "Inspection", verbs: inspection::VERBS },
     Group { title: "Making disks", verbs: making::VERBS },
     Group { title: "The shell", verbs: own::VERBS },
@@ -255,9 +257,12 @@ pub fn elsewhere(shell: &mut Shell, verb: &lex::Verb) -> anyhow::Result<()> {
     }
 }
 
-/// The one place where a verb goes that changes a file system which is mounted. Nothing here does that: the readers only read.
-fn hand_on(_: &mut Shell, _: &lex::Verb) -> anyhow::Result<()> {
-    Err(anyhow!("this shell only reads file systems; it makes images, tables and new file systems"))
+/// The one place where a verb goes that changes a disk in a way that the shell does not.
+fn hand_on(_: &mut Shell, verb: &lex::Verb) -> anyhow::Result<()> {
+    let name = verb.name.escape_debug();
+    Err(anyhow!(
+        "{name} is not one of the changes that this shell makes; 'help' lists them, and 'inarch disk' and 'inarch mount --rw' make others"
+    ))
 }
 
 /// Verbs whose names are like this one: the continuation of a message.

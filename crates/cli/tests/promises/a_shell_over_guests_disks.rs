@@ -468,3 +468,58 @@ fn a_terminal_has_a_prompt() {
     let said = talk("quit\n");
     assert!(said.contains("lines are not remembered"), "{said}");
 }
+
+/// One machine serves the verbs that change files; what they changed is read by those that follow, and the file system is clean.
+#[test]
+fn files_are_changed_by_one_machine() {
+    let dir = scratch();
+    let make = "PATH=$PATH:/usr/sbin:/sbin
+        mkdir -p root/etc root/home user; echo old > root/etc/motd; ln -s /etc/motd root/link; ln -s /home/notes root/notes; echo n > user/notes
+        mke2fs -q -t ext4 -d root root.part 32M 2> /dev/null; mke2fs -q -t ext4 -d user user.part 16M 2> /dev/null
+        truncate -s 60M guest.img; printf 'label: gpt\\nsize=32M\\nsize=16M\\n' | sfdisk -q guest.img
+        dd if=root.part of=guest.img bs=1M seek=1 conv=notrunc status=none
+        dd if=user.part of=guest.img bs=1M seek=33 conv=notrunc status=none
+        mkdir local local/dir; echo text > local/file; echo deep > local/dir/deep";
+    host("sh", &["-ec", make], dir.path());
+    let said = told(
+        dir.path(),
+        &["-a", "guest.img"],
+        "mount /dev/sda1 /
+        mount /dev/sda2 /home
+        write /link new
+        mkdir-p /srv/a/b
+        upload local/file /srv/a/b/file
+        copy-in local /srv
+        mv /srv/a/b/file /srv/moved
+        ln-s moved /srv/link
+        chmod 0640 /srv/moved
+        chown 12 34 /srv/moved
+        touch /srv/empty
+        rm-rf /srv/a
+        -rm /srv/none
+        rm-f /srv/none
+        cat /etc/motd
+        find /srv
+        cat /srv/link
+        write /notes changed
+        -mv /etc/motd /home/motd
+        cat /home/notes
+        stat /srv/moved | grep -E '^(mode|uid|gid)'",
+    );
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "newempty", "{said}");
+    assert_eq!(lines[1..6], ["link", "local", "local/dir", "local/dir/deep", "local/file"]);
+    assert_eq!(lines[6..9], ["moved", "text", "changedmode: 33184"], "{said}");
+    assert_eq!(lines[9..], ["uid: 12", "gid: 34"]);
+    let check = "PATH=$PATH:/usr/sbin:/sbin
+        dd if=guest.img of=a bs=1M skip=1 count=32 status=none; dd if=guest.img of=b bs=1M skip=33 count=16 status=none
+        e2fsck -fn a > said 2>&1 && e2fsck -fn b >> said 2>&1 || { cat said; exit 1; }
+        debugfs -R 'cat /notes' b 2> /dev/null; debugfs -R 'ls -p /home' a 2> /dev/null | grep -c motd || :";
+    let checked = host("sh", &["-ec", check], dir.path());
+    assert_eq!(checked, "changed0\n");
+    let before = fs::read(dir.path().join("guest.img")).unwrap();
+    let refused = script(dir.path(), &["--ro", "-a", "guest.img", "-m", "/dev/sda1"], "write /x y\n");
+    assert_status(&refused, 1);
+    assert_one_line(&refused, &["line 1: write: ", "for reading only"]);
+    assert!(fs::read(dir.path().join("guest.img")).unwrap() == before);
+}

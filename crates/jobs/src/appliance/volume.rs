@@ -17,7 +17,7 @@ use crate::events::Events;
 use crate::guest::Guest;
 
 /// File systems that Linux mounts and Inarch has no reader of, by the names of their signatures.
-const OF_THE_KERNEL: [&str; 7] = ["jfs", "reiserfs", "nilfs2", "f2fs", "hfs", "hfsplus", "gfs2"];
+const OF_THE_KERNEL: [&str; 6] = ["jfs", "reiserfs", "nilfs2", "hfs", "hfsplus", "gfs2"];
 
 /// The most files that are known at once.
 const MOST: usize = 4_000_000;

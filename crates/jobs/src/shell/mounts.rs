@@ -18,13 +18,13 @@ const ROOT: &str = "/";
 
 /// A file system that is mounted.
 pub(super) struct Mounted {
-    device: String,
-    place: Place,
-    at: PathBuf,
-    options: String,
+    pub device: String,
+    pub place: Place,
+    pub at: PathBuf,
+    pub options: String,
     /// Whether it is the root of an operating system, which may be a subvolume that no option names.
-    is_system: bool,
-    files: Arc<dyn Volume>,
+    pub is_system: bool,
+    pub files: Arc<dyn Volume>,
 }
 
 /// What is mounted where.

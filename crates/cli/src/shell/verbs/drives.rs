@@ -26,7 +26,7 @@ pub const VERBS: &[Verb] = &[
     verb("max-disks", "", "print how many there can be", most),
     verb("reopen", "", "forget all drives", reopen),
     verb("shutdown", "", "nothing, like run", idle),
-    verb("sync", "", "nothing: everything is written when its verb ends", idle),
+    verb("sync", "", "have what was changed written to the images, as every verb does that reads", idle),
     aliased("set-autosync", &["autosync"], "BOOL", "nothing, like sync", idle),
     aliased("set-verbose", &["verbose"], "BOOL", "nothing: there is no machine whose messages could be shown", idle),
     aliased("set-memsize", &["memsize"], "MEGABYTES", "nothing: there is no machine that could have memory", idle),

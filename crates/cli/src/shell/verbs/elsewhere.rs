@@ -165,10 +165,10 @@ pub static ELSEWHERE: &[Elsewhere] = &[
     not("The shell", "'help VERB' and docs/shell.md explain the verbs", "man manual"),
     handed_on(
         "Files, changed",
-        "write write-append copy-in touch rm rmdir rm-rf mkdir mkdir-p chmod chown upload tar-in cp cp-a mv scrub-file \
-         scrub-freespace mkdtemp mknod mkfifo mknod-b mknod-c setxattr lsetxattr removexattr lremovexattr ln ln-f ln-s ln-sf \
-         mkswap-file truncate truncate-size utimens mkdir-mode lchown fill base64-in fill-pattern pwrite fallocate64 upload-offset \
-         copy-file-to-file fill-dir rm-f mktemp mklost-and-found acl-set-file acl-delete-def-file cap-set-file rename cp-r \
+        "write-append tar-in cp cp-a scrub-file \
+         scrub-freespace mkdtemp mknod mkfifo mknod-b mknod-c setxattr lsetxattr removexattr lremovexattr ln ln-f ln-sf \
+         mkswap-file truncate truncate-size utimens lchown fill base64-in fill-pattern pwrite fallocate64 upload-offset \
+         copy-file-to-file fill-dir mktemp mklost-and-found acl-set-file acl-delete-def-file cap-set-file cp-r \
          copy-attributes setfiles tgz-in fallocate txz-in write-file selinux-relabel edit vi emacs hexedit",
     ),
     handed_on(
