@@ -34,7 +34,7 @@ Examples:
   inarch mount --background ~/src /mnt --ephemeral && ls /mnt
   inarch mount -b image.tar.zst /mnt --overlay ~/changes
   inarch umount /mnt
-  inarch mount --rw guest.qcow2 /mnt           # a guest's disk, by a virtual machine
+  inarch mount --rw guest.qcow2 /mnt           # a guest's disk
   inarch mount ~/src ~/build --changes guest   # until Ctrl-C
 
 The mount stays until SIGTERM, SIGINT or 'inarch umount DIR'. Users other than root need fusermount3 (Debian's package \

@@ -128,7 +128,7 @@ impl Shell {
         if depth > DEEPEST {
             bail!("verbs run verbs too deep");
         }
-        let Some(found) = Verb::named(&verb.name) else { return verbs::elsewhere(self, verb) };
+        let Some(found) = Verb::named(&verb.name) else { return verbs::elsewhere(verb) };
         let mut call = Call::new(found, &verb.words, depth, out)?;
         // What was changed is seen by all that follows. Verbs that run others do nothing of themselves.
         if !verbs::changes::is_change(found) {

@@ -246,23 +246,17 @@ impl fmt::Display for Verb {
 }
 
 /// What came of a verb that the shell does not have.
-pub fn elsewhere(shell: &mut Shell, verb: &lex::Verb) -> anyhow::Result<()> {
+pub fn elsewhere(verb: &lex::Verb) -> anyhow::Result<()> {
     match Elsewhere::named(&verb.name).map(|found| &found.why) {
-        Some(Why::HandedOn) => hand_on(shell, verb),
+        Some(Why::Changes) => Err(anyhow!(
+            "it is none of the changes that this shell makes; 'help' lists them, and 'inarch disk' and 'inarch mount --rw' make others"
+        )),
         Some(Why::Not(why)) => Err(anyhow!("{why}")),
         None => match hint(&verb.name) {
             hint if hint.is_empty() => Err(anyhow!("there is no such verb; help lists them")),
             hint => Err(anyhow!("there is no such verb{hint}")),
         },
     }
-}
-
-/// The one place where a verb goes that changes a disk in a way that the shell does not.
-fn hand_on(_: &mut Shell, verb: &lex::Verb) -> anyhow::Result<()> {
-    let name = verb.name.escape_debug();
-    Err(anyhow!(
-        "{name} is not one of the changes that this shell makes; 'help' lists them, and 'inarch disk' and 'inarch mount --rw' make others"
-    ))
 }
 
 /// Verbs whose names are like this one: the continuation of a message.

@@ -12,8 +12,8 @@ pub struct Elsewhere {
 
 /// Why the shell does not have a verb.
 pub enum Why {
-    /// It changes a file system, and is handed on.
-    HandedOn,
+    /// It changes a disk in a way that this shell does not.
+    Changes,
     /// It is not here for this reason, or something else does it.
     Not(&'static str),
 }
@@ -30,8 +30,8 @@ const fn not(group: &'static str, why: &'static str, names: &'static str) -> Els
     Elsewhere { group, why: Why::Not(why), names }
 }
 
-const fn handed_on(group: &'static str, names: &'static str) -> Elsewhere {
-    Elsewhere { group, why: Why::HandedOn, names }
+const fn changes(group: &'static str, names: &'static str) -> Elsewhere {
+    Elsewhere { group, why: Why::Changes, names }
 }
 
 /// The groups that libguestfs calls optional, and how far this shell has their verbs.
@@ -157,13 +157,13 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "mkfs-btrfs mke2fs mkswap-U mke2journal mke2journal-L mke2journal-U mke2fs-J mke2fs-JL mke2fs-JU",
     ),
     not("Making disks", "'inarch image SRC -o FILE.squashfs' makes one", "mksquashfs"),
-    handed_on(
+    changes(
         "Making disks",
         "pvcreate vgcreate lvcreate lvm-remove-all lvremove vgremove pvremove pvresize lvresize lvrename vgrename lvresize-free \
          pvresize-size md-create md-stop lvcreate-free pvchange-uuid pvchange-uuid-all vgchange-uuid vgchange-uuid-all",
     ),
     not("The shell", "'help VERB' and docs/shell.md explain the verbs", "man manual"),
-    handed_on(
+    changes(
         "Files, changed",
         "write-append tar-in cp cp-a scrub-file \
          scrub-freespace mkdtemp mknod mkfifo mknod-b mknod-c setxattr lsetxattr removexattr lremovexattr ln ln-f ln-sf \
@@ -171,12 +171,12 @@ pub static ELSEWHERE: &[Elsewhere] = &[
          copy-file-to-file fill-dir mktemp mklost-and-found acl-set-file acl-delete-def-file cap-set-file cp-r \
          copy-attributes setfiles tgz-in fallocate txz-in write-file selinux-relabel edit vi emacs hexedit",
     ),
-    handed_on(
+    changes(
         "Devices, changed",
         "zero scrub-device zero-device pwrite-device copy-device-to-device copy-device-to-file copy-file-to-device wipefs \
          set-label set-uuid blkdiscard blkdiscardzeroes set-uuid-random dd copy-size",
     ),
-    handed_on(
+    changes(
         "Btrfs, XFS, NTFS, ext and F2FS",
         "fsck zerofree resize2fs resize2fs-size resize2fs-M ntfsresize btrfs-filesystem-resize tune2fs e2fsck ntfsfix ntfsclone-in \
          ntfs-chmod zero-free-space set-e2attrs set-e2generation btrfs-subvolume-snapshot btrfs-subvolume-delete \
@@ -216,7 +216,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
         "no program of the guest is run on this machine; 'inarch run --root IMAGE' runs it in a virtual machine",
         "command command-lines command-out sh sh-lines sh-out rsync rsync-in rsync-out",
     ),
-    handed_on("Boot loaders", "grub-install syslinux extlinux"),
+    changes("Boot loaders", "grub-install syslinux extlinux"),
     not(
         "Journal",
         "'copy-out /var/log/journal DIR' and 'journalctl -D DIR' show a journal",

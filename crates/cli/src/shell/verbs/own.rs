@@ -52,7 +52,7 @@ fn help(_: &mut Shell, call: &mut Call<'_>) -> Done {
         bail!("{}: there is no such verb{}", name.escape_debug(), super::hint(name));
     };
     let why = match why {
-        Why::HandedOn => "it changes what this shell only reads",
+        Why::Changes => "it is none of the changes that this shell makes",
         Why::Not(why) => why,
     };
     call.line(format_args!("{name} ({group}) is not here: {why}"))

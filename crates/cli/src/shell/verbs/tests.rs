@@ -27,7 +27,7 @@ fn tables() -> String {
         for one in ELSEWHERE.iter().filter(|one| one.group == title) {
             let names: Vec<String> = one.names.split(' ').map(|name| format!("`{name}`")).collect();
             let why = match one.why {
-                Why::HandedOn => "no: it changes what this shell only reads",
+                Why::Changes => "no: none of the changes that this shell makes",
                 Why::Not(why) => &format!("no: {why}").replace('|', "\\|"),
             };
             let _ = writeln!(text, "| {} | {why} |", names.join(", "));
