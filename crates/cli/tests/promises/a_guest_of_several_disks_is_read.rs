@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{INARCH, LVM, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
 
 /// Two disks of 40 MiB: `one.img` is the root; `two.qcow2` has home, which the root's fstab mounts by the name of the second disk, and by its label.
 const DISKS: &str = "
@@ -129,17 +129,12 @@ fn with_a_volume_group_on_several_disks() {
     let script = "truncate -s 32M one.img two.img
         first=$(losetup -f --show one.img); second=$(losetup -f --show two.img)
         trap 'losetup -d $first $second' EXIT
-        cat > config <<END
-devices { filter=[\"a|^$first\\$|\",\"a|^$second\\$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 }
-global { locking_dir=\"$PWD/lock\" use_lvmpolld=0 } backup { backup=0 archive=0 } activation { monitoring=0 udev_sync=0 udev_rules=0 }
-END
-        lvm() { word=$1; shift; command lvm $word --config \"$(cat config)\" --driverloaded n \"$@\" 2>> log; }
         lvm pvcreate -y $first $second > /dev/null; lvm vgcreate vg $first $second > /dev/null
         lvm lvcreate -an -Zn -l 7 -n data vg $first > /dev/null; lvm lvextend -l +5 vg/data $second > /dev/null
         mkdir -p tree; seq 3000000 > tree/numbers
         truncate -s 48M fs; /sbin/mke2fs -q -t ext4 -d tree -L data fs
         dd if=fs of=$first bs=1M seek=1 count=28 status=none; dd if=fs of=$second bs=1M seek=1 skip=28 status=none";
-    host("sh", &["-ec", script], dir.path());
+    host("sh", &["-ec", &script.replacen("EXIT\n", &format!("EXIT\n{LVM}"), 1)], dir.path());
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for name in ["", ":vg/data", ":LABEL=data", ":/dev/mapper/vg-data"] {
         let output = inarch(["disk", "cat", "--also", &at("two.img"), &(at("one.img") + name), "numbers"]);

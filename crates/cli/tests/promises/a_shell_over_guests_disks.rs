@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{INARCH, LVM, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
 
 /// Runs a script on standard input in `dir`.
 fn script(dir: &Path, arguments: &[&str], lines: &str) -> Output {
@@ -272,17 +272,14 @@ fn volumes_lie_on_several_disks() {
         println!("skipped: volumes_lie_on_several_disks: only root makes volumes");
         return;
     }
-    let made = "
-        truncate -s 40M a.img b.img c.img d.img; mkdir files; echo content > files/f
-        /sbin/mke2fs -q -t ext4 -d files fs.img 32M 2> /dev/null
-        one=$(losetup -f --show a.img); two=$(losetup -f --show b.img); trap 'vgchange -qan shellvg; losetup -d $one $two' EXIT
-        pvcreate -qq $one $two; vgcreate -qq shellvg $one $two; lvcreate -qq -an -Zn -Wn -l 16 -n data shellvg
-        vgchange -qq -an shellvg";
-    let output = Command::new("sh").args(["-ec", made]).current_dir(dir.path()).output().unwrap();
-    if !output.status.success() {
-        println!("skipped: volumes_lie_on_several_disks: {}", stderr(&output).trim());
-        return;
-    }
+    let made = format!(
+        "truncate -s 40M a.img b.img
+        first=$(losetup -f --show a.img); second=$(losetup -f --show b.img); trap 'losetup -d $first $second' EXIT
+        {LVM}
+        lvm pvcreate -y $first $second > said; lvm vgcreate shellvg $first $second > said
+        lvm lvcreate -an -Zn -l 16 -n data shellvg > said"
+    );
+    host("sh", &["-ec", &made], dir.path());
     let said = told(dir.path(), &["a.img", "b.img"], "lvs\nvgs\npvs\nlist-devices\nis-lv /dev/mapper/shellvg-data");
     assert_eq!(said, "/dev/shellvg/data\nshellvg\n/dev/sda\n/dev/sdb\n/dev/sda\n/dev/sdb\ntrue\n");
     assert_eq!(

@@ -28,6 +28,15 @@ pub fn inarch<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output
     Command::new(INARCH).args(arguments).stdin(Stdio::null()).output().expect("inarch starts")
 }
 
+/// For a shell script: the function `lvm VERB ...`, which is lvm2 with the devices `$first` and `$second` alone, and without the device mapper.
+pub const LVM: &str = "
+        cat > config <<END
+devices { filter=[\"a|^$first\\$|\",\"a|^$second\\$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 }
+global { locking_dir=\"$PWD/lock\" use_lvmpolld=0 } backup { backup=0 archive=0 } activation { monitoring=0 udev_sync=0 udev_rules=0 }
+END
+        lvm() { word=$1; shift; command lvm $word --config \"$(cat config)\" --driverloaded n \"$@\" 2>> log; }
+";
+
 /// Runs `inarch run --quiet --accel tcg OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input.
 pub fn run_script(dir: &Path, options: &[&str], script: &str, input: &[u8]) -> Output {
     let mut child = Command::new(INARCH)
