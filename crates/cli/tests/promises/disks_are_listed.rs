@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stdout};
+use crate::support::{INARCH, LVM, assert_one_line, assert_status, host, inarch, scratch, stdout};
 
 /// What blkid says of a part of an image: TYPE, LABEL and UUID.
 fn blkid(image: &Path, offset: u64, size: u64) -> [Option<String>; 3] {
@@ -95,11 +95,6 @@ const GROUP: &str = "truncate -s 70M disk.img; truncate -s 64M more.img
     printf 'label: gpt\\nsize=64M,type=V\\n' | /sbin/sfdisk -q disk.img
     first=$(losetup -f --show -o 1M --sizelimit 64M disk.img); second=$(losetup -f --show more.img)
     trap 'losetup -d $first $second' EXIT
-    cat > config <<END
-devices { filter=[\"a|^$first\\$|\",\"a|^$second\\$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 }
-global { locking_dir=\"$PWD/lock\" use_lvmpolld=0 } backup { backup=0 archive=0 } activation { monitoring=0 udev_sync=0 udev_rules=0 }
-END
-    lvm() { word=$1; shift; command lvm $word --config \"$(cat config)\" --driverloaded n \"$@\" 2>> log; }
     lvm pvcreate -y $first $second > /dev/null
     lvm vgcreate my-vg $first $second > /dev/null
     lvm lvcreate -an -Zn -l 5 -n root my-vg $first > /dev/null
@@ -117,7 +112,7 @@ fn with_their_logical_volumes() {
         );
     }
     let dir = scratch();
-    let listed = host("sh", &["-ec", GROUP], dir.path());
+    let listed = host("sh", &["-ec", &GROUP.replacen("EXIT\n", &format!("EXIT\n{LVM}"), 1)], dir.path());
     let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let output = inarch(["disk", "list", "--json", &at("disk.img"), &at("more.img")]);
