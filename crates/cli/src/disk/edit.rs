@@ -1,6 +1,7 @@
 //! `inarch disk edit`.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -35,8 +36,9 @@ pub fn edit(arguments: &EditArguments) -> anyhow::Result<ExitCode> {
     let (target, paths) = image.target(path.as_slice())?;
     let [path] = &paths[..] else { anyhow::bail!("say which file: inarch disk edit IMAGE /PATH") };
     let before = read(image, &target, path)?;
-    // Nobody else can enter it, whatever the file's own permissions are.
-    let directory = tempfile::Builder::new().prefix("inarch-edit-").tempdir()?;
+    // Without these permissions the umask decides, and other users could read the copy.
+    let private = Permissions::from_mode(0o700);
+    let directory = tempfile::Builder::new().prefix("inarch-edit-").permissions(private).tempdir()?;
     let copy = directory.path().join(path.file_name().unwrap_or("file".as_ref()));
     fs::write(&copy, &before)?;
     run_editor(&copy)?;

@@ -80,9 +80,11 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(fs::read("/etc/shadow").ok(), before);
-    // The editor's copy is nobody else's, whatever the file's mode is.
-    let edit = "EDITOR='stat -c %a >modes $(dirname $0); sed -i s/two/three/' i disk edit guest.img /etc/shadow";
-    done(dir, &edit.replace("$(dirname $0)", "."));
+    // The editor's copy lies in a directory of mode 0700, so other users cannot read it.
+    let editor = "#!/bin/sh\nstat -c %a \"$(dirname \"$1\")\" > modes; sed -i s/two/three/ \"$1\"\n";
+    fs::write(dir.join("editor"), editor).unwrap();
+    done(dir, "chmod +x editor; umask 022; EDITOR=$PWD/editor i disk edit guest.img /etc/shadow");
+    assert_eq!(fs::read_to_string(dir.join("modes")).unwrap(), "700\n");
     assert_eq!(checked(dir, "cat /etc/shadow"), "three\n");
     assert!(checked(dir, "stat /etc/shadow").contains("Mode:  0640"));
     let same =
