@@ -99,7 +99,7 @@ pub struct Shell {
     defaults: DriveOptions,
     /// What `setenv` and `unsetenv` did, for commands of the host.
     variables: Vec<(OsString, Option<OsString>)>,
-    /// Whether somebody types the lines.
+    /// Whether the lines come from a terminal.
     is_interactive: bool,
     /// Set by Ctrl-C while a verb runs.
     interrupted: Arc<AtomicBool>,
@@ -204,7 +204,7 @@ impl Shell {
         Shell { session, defaults, variables: Vec::new(), is_interactive, interrupted, has_ended: false }
     }
 
-    /// Mounts what the command line names. Returns lines about it for somebody at a prompt.
+    /// Mounts what the command line names. Returns the lines that a prompt shows first: the operating system and the mounts.
     fn mount_first(&mut self, inspector: bool, mounts: &[OsString]) -> anyhow::Result<Vec<String>> {
         let mut lines = Vec::new();
         if inspector {

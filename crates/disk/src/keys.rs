@@ -53,7 +53,7 @@ impl Keys {
         Keys { keys, is_used: Arc::default() }
     }
 
-    /// Whether there is none.
+    /// Whether the list has no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

@@ -23,7 +23,7 @@ pub struct Place {
 pub struct Places {
     /// In the order of mounting.
     pub mounted: Vec<Place>,
-    /// Directories of which the fstab says that a volume is mounted there, which is not on the disks.
+    /// Mount points in the fstab whose volumes are not on the disks.
     pub missing: Vec<String>,
 }
 

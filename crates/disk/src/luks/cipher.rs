@@ -9,7 +9,7 @@ use super::hash::Hash;
 
 /// Bytes of an AES block.
 const BLOCK: usize = 16;
-/// Blocks of which the tweaks are computed at once.
+/// Cipher blocks per batch: XTS computes the tweaks of one batch before it decrypts it.
 const BATCH: usize = 32;
 
 type Block = aes::Block;

@@ -41,7 +41,7 @@ impl PathList {
         self.paths.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list has no paths.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }

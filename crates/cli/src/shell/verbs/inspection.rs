@@ -63,7 +63,7 @@ fn name(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     known(call, found.system.name.as_deref())
 }
 
-/// A number of the version; 0 if there is none.
+/// Prints one number of the version, counted from 0: 12 and 5 of 12.5. A missing number is 0.
 fn version(shell: &mut Shell, call: &mut Call<'_>, place: usize) -> Done {
     let version = system(shell, call)?.system.version.unwrap_or_default();
     let numbers = version.split(|letter: char| !letter.is_ascii_digit()).filter(|number| !number.is_empty());
