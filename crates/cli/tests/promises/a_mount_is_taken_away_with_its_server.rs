@@ -281,9 +281,14 @@ fn what_covers_a_mount_is_named() {
     let first = format!("take that away first: umount {}", point.display());
     assert_one_line(&scene.shell("$INARCH umount point"), &["the-cover (tmpfs) covers what Inarch mounted", &first]);
     unmount(&point);
-    let used = scene.shell("$INARCH umount point");
-    assert_eq!((assert_status(&used, 0), stderr(&used).as_str()), ((), ""));
-    assert!(!is_mounted(scene.path()));
+    // A late guard of the killed server may be quicker.
+    let is_taken_away = || {
+        let used = scene.shell("$INARCH umount point");
+        let text = stderr(&used);
+        assert!((used.status.success() && text.is_empty()) || text.contains("nothing is mounted there"), "{text}");
+        assert!(!is_mounted(scene.path()));
+    };
+    is_taken_away();
 
     // What covers it is of Inarch as well.
     let lower = mount("lower");
@@ -291,9 +296,9 @@ fn what_covers_a_mount_is_named() {
     kill(lower);
     let used = scene.shell("$INARCH umount point");
     assert_status(&used, 0);
-    assert!(stderr(&used).contains("tree, was covered and is visible now"), "{}", stderr(&used));
-    assert_status(&scene.shell("$INARCH umount point"), 0);
-    assert!(!is_mounted(scene.path()));
+    let is_visible = is_mounted(scene.path());
+    assert!(!is_visible || stderr(&used).contains("tree, was covered and is visible now"), "{}", stderr(&used));
+    is_taken_away();
 
     // A directory above it is covered.
     assert_status(&scene.shell("mkdir -p a/point; $INARCH mount -qb tree a/point && mount -t tmpfs high a"), 0);
