@@ -1,9 +1,11 @@
 //! What an appliance does with files. Paths begin at the mounted root, and symbolic links are followed within it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use inarch_volume::{TARGET_MAX, is_name};
 
 use super::wire::{self, Ask, Bytes, Entry, Found};
 use super::{Appliance, ApplianceError};
@@ -44,12 +46,22 @@ pub struct FileAttributes {
     pub target: Option<PathBuf>,
 }
 
-impl From<Entry> for FileAttributes {
-    fn from(entry: Entry) -> FileAttributes {
+impl FileAttributes {
+    /// Those of a file in a directory; `None` for a name or a target that no file has, which would lead out of the place that files are copied to.
+    pub(super) fn of(entry: Entry) -> Option<FileAttributes> {
         let Entry { name, mode, uid, gid, size, links, inode, device, modified, target } = entry;
+        let is_target = |target: &Bytes| target.0.len() <= TARGET_MAX && !target.0.contains(&0);
+        if !is_name(&name.0) || !target.as_ref().is_none_or(is_target) {
+            return None;
+        }
         let target = target.map(|target| PathBuf::from(OsString::from_vec(target.0)));
         let name = OsString::from_vec(name.0);
-        FileAttributes { name, mode, uid, gid, size, links, inode, device, modified, target }
+        Some(FileAttributes { name, mode, uid, gid, size, links, inode, device, modified, target })
+    }
+
+    /// Bytes of memory that the texts take.
+    fn bytes(&self) -> usize {
+        self.name.len() + self.target.as_ref().map_or(0, |target| target.as_os_str().len())
     }
 }
 
@@ -109,16 +121,23 @@ impl Appliance {
     }
 
     fn entries(&mut self, path: &Path, itself: bool) -> Result<Vec<FileAttributes>, ApplianceError> {
-        /// A directory with more entries is not listed.
+        /// A directory with more entries, or with longer ones, is not listed.
         const MOST: usize = 4_000_000;
-        let mut entries = Vec::new();
+        const MOST_BYTES: usize = 256 << 20;
+        let (mut entries, mut bytes_of_all) = (Vec::new(), 0);
         self.running.tell(&Ask::List { path: bytes(path), itself })?;
         self.answer(&mut |piece| {
-            let entry: Entry = wire::decode(&piece).map_err(ApplianceError::Stream)?;
-            if entries.len() == MOST {
+            let mut entry: Entry = wire::decode(&piece).map_err(ApplianceError::Stream)?;
+            if itself {
+                // What was asked for; the root has no name.
+                entry.name = Bytes(path.file_name().unwrap_or(OsStr::new("root")).as_bytes().to_vec());
+            }
+            let found = FileAttributes::of(entry).ok_or(ApplianceError::Protocol)?;
+            bytes_of_all += found.bytes();
+            if entries.len() == MOST || bytes_of_all > MOST_BYTES {
                 return Err(ApplianceError::Protocol);
             }
-            entries.push(FileAttributes::from(entry));
+            entries.push(found);
             Ok(())
         })?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -193,4 +212,38 @@ pub struct Checked {
     pub had_errors: bool,
     /// Whether there still are.
     pub has_errors: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &[u8], target: Option<&[u8]>) -> Entry {
+        let target = target.map(|target| Bytes(target.to_vec()));
+        let (mode, device, modified) = (0o100_644, (0, 0), (0, 0));
+        Entry {
+            name: Bytes(name.to_vec()),
+            mode,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            links: 1,
+            inode: 1,
+            device,
+            modified,
+            target,
+        }
+    }
+
+    #[test]
+    fn a_guest_names_no_file_outside_its_directory() {
+        for name in [&b"/etc/cron.d/job"[..], b"../job", b"..", b".", b"", b"a/b", b"a\0b", &[b'a'; 5000]] {
+            assert_eq!(FileAttributes::of(entry(name, None)), None, "{name:?}");
+        }
+        for target in [&b"a\0b"[..], &[b'a'; 5000]] {
+            assert_eq!(FileAttributes::of(entry(b"link", Some(target))), None);
+        }
+        let found = FileAttributes::of(entry(b"..a\n\xff", Some(b"/etc/shadow"))).unwrap();
+        assert_eq!((found.name.as_bytes(), found.target), (&b"..a\n\xff"[..], Some("/etc/shadow".into())));
+    }
 }

@@ -19,8 +19,9 @@ use crate::guest::Guest;
 /// File systems that Linux mounts and Inarch has no reader of, by the names of their signatures.
 const OF_THE_KERNEL: [&str; 6] = ["jfs", "reiserfs", "nilfs2", "hfs", "hfsplus", "gfs2"];
 
-/// The most files that are known at once.
+/// The most files that are known at once, and the most bytes of their paths.
 const MOST: usize = 4_000_000;
+const MOST_BYTES: usize = 1 << 30;
 
 /// Opens an image whose file system only the kernel of an appliance reads; `None` if it is no such image. Nothing is
 /// written to it.
@@ -55,6 +56,8 @@ struct State {
     nodes: Vec<(PathBuf, Attributes)>,
     /// The numbers of paths.
     numbers: HashMap<PathBuf, u64>,
+    /// Bytes of all paths.
+    bytes: usize,
     /// The directory that was listed last.
     listed: Option<(Node, Vec<Named>)>,
 }
@@ -65,7 +68,8 @@ impl State {
         if let Some(number) = self.numbers.get(&path) {
             return Ok(Node(*number));
         }
-        if self.nodes.len() >= MOST {
+        self.bytes = self.bytes.saturating_add(path.as_os_str().len());
+        if self.nodes.len() >= MOST || self.bytes > MOST_BYTES {
             return Err(VolumeError::Unsupported("has more files than can be looked at".to_owned()));
         }
         let number = self.nodes.len() as u64;
@@ -122,7 +126,7 @@ impl ApplianceVolume {
         let root = appliance.attributes(Path::new("/"))?;
         let nodes = vec![(PathBuf::from("/"), attributes(&root))];
         let numbers = HashMap::from([(PathBuf::from("/"), 0)]);
-        Ok(ApplianceVolume { state: Mutex::new(State { appliance, nodes, numbers, listed: None }) })
+        Ok(ApplianceVolume { state: Mutex::new(State { appliance, nodes, numbers, bytes: 0, listed: None }) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

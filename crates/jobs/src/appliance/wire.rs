@@ -256,7 +256,8 @@ pub fn read_answers(mut bytes: &[u8]) -> usize {
         let is_read = match kind {
             Kind::Message => decode::<Hello>(&content).is_ok() || decode::<Answer>(&content).is_ok(),
             Kind::Data => {
-                decode::<Entry>(&content).map(super::FileAttributes::from).is_ok() || content.len() <= DATA_MOST
+                decode::<Entry>(&content).is_ok_and(|entry| super::FileAttributes::of(entry).is_some())
+                    || content.len() <= DATA_MOST
             }
             Kind::Note => !super::error::one_line(&content).contains('\u{1b}'),
             Kind::End | Kind::GiveUp => content.is_empty(),
