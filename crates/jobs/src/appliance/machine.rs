@@ -2,17 +2,18 @@
 //! [`start`].
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inarch_tree::select::{Filter, Selection};
+use inarch_tree::select::{Filter, PathList, Selection};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Serialize;
 
@@ -26,10 +27,21 @@ use crate::share::{Changes, Refused};
 use crate::source::Source;
 
 /// The directories of the host's root that an appliance has: those of programs, drivers and settings.
-const OF_THE_HOST: [&str; 11] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "nix", "gnu"];
+const OF_THE_HOST: [&str; 10] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "nix", "gnu"];
 
-/// What of them no tool needs.
-const NOT_NEEDED: [&str; 5] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/src", "usr/include"];
+/// What of them no tool needs. What an administrator puts into /usr/local may be secret as what is in /etc.
+const NOT_NEEDED: [&str; 10] = [
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/src",
+    "usr/include",
+    "usr/local/etc",
+    "usr/local/share",
+    "usr/local/src",
+    "usr/local/games",
+    "usr/local/include",
+];
 
 /// The settings that the guest has of the host's: those of the tools, and nothing secret. A guest whose kernel was taken over by
 /// the image could write what it has into the image.
@@ -93,7 +105,7 @@ pub(super) fn start(
     let usual = RunRequest::new(command, Streams { input: Some(input), output, error });
     let run = RunRequest {
         root: Root::Host,
-        root_selection: Selection { leave_out: left_out(), filter: settings()?, ..Selection::default() },
+        root_selection: root()?,
         own_environment: false,
         root_via: Way::Disk(DiskFormat::Ext4),
         root_read_only: true,
@@ -242,6 +254,11 @@ fn listen(mut errors: File, words: Arc<Mutex<VecDeque<u8>>>) -> io::Result<()> {
     thread::Builder::new().name("appliance-errors".to_owned()).spawn(read).map(drop)
 }
 
+/// What the guest's root has of the host's.
+fn root() -> Result<Selection, ApplianceError> {
+    Ok(Selection { leave_out: left_out(), filter: settings()?, ..Selection::default() })
+}
+
 /// What the guest's root does not have of the host's: all but programs, drivers and settings.
 fn left_out() -> Vec<Vec<u8>> {
     let names = std::fs::read_dir("/").into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -264,8 +281,6 @@ fn program() -> io::Result<(PathBuf, Option<TreeMount>)> {
     if is_in_root(&path)? {
         return Ok((path, None));
     }
-    // Other files may be beside it, but no directory is looked into.
-    let filter = Filter::builder().exclude("*/").build().map_err(io::Error::other)?;
     let tree = TreeMount {
         source: Source::Directory(directory.to_owned()),
         destination: Some(PROGRAM.into()),
@@ -277,9 +292,17 @@ fn program() -> io::Result<(PathBuf, Option<TreeMount>)> {
         refused: Refused::default(),
         live: false,
         hold: false,
-        selection: Selection { filter, ..Selection::default() },
+        selection: itself(name)?,
     };
     Ok((Path::new(PROGRAM).join(name), Some(tree)))
+}
+
+/// Selects one file of a directory: it may lie in somebody's home, beside what is secret.
+fn itself(name: &OsStr) -> io::Result<Selection> {
+    // No directory is looked into.
+    let filter = Filter::builder().exclude("*/").build().map_err(io::Error::other)?;
+    let only = PathList::parse(&[name.as_bytes(), b"\0"].concat());
+    Ok(Selection { filter, only: Some(Arc::new(only)), ..Selection::default() })
 }
 
 /// Whether the guest's root has a file of this host.
@@ -294,3 +317,6 @@ fn is_in_root(path: &Path) -> io::Result<bool> {
     let on_the_way = path.ancestors().map(device).collect::<io::Result<Vec<_>>>()?;
     Ok(is_kept && !is_left_out && on_the_way.iter().all(|other| *other == root))
 }
+
+#[cfg(test)]
+mod tests;
