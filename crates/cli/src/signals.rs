@@ -135,6 +135,22 @@ fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(NOBODY_LISTENS.get_or_init(|| flag)))
 }
 
+/// Leaves Ctrl-C and Ctrl-\ to the programs that `work` runs, which may take them for something else than an end: an editor does. This process goes on.
+///
+/// # Errors
+/// The signals cannot be caught.
+pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    let ignored = ignored_signals();
+    let nobody_works = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGQUIT].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+        // A handler, which a program that is started does not inherit.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&nobody_works))?;
+    }
+    let done = work();
+    nobody_works.store(true, Ordering::SeqCst);
+    Ok(done)
+}
+
 /// The mask of signals that this process ignores, as under nohup(1) or in a shell's background: they stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

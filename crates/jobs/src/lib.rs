@@ -79,6 +79,7 @@ pub use lifecycle::LifecycleError;
 pub use lifecycle::confinement::Sandbox;
 pub use lifecycle::named::create_named;
 pub use lifecycle::new_file::{NewFile, WholeFile};
+pub use lifecycle::scratch::Scratch;
 pub use lifecycle::trust::Obstacle;
 pub use path_error::PathError;
 pub use text::{counted, shown};

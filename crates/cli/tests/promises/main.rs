@@ -9,6 +9,7 @@ mod a_directory_is_shared_by_9p;
 mod a_guest_of_several_disks_is_read;
 mod a_guests_disk_is_changed;
 mod a_guests_disk_is_looked_into;
+mod a_guests_file_is_edited;
 mod a_kept_overlay_belongs_to_its_tree;
 mod a_kept_run_goes_on_where_it_stopped;
 mod a_kernel_unpacks_our_cpio;

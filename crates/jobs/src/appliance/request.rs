@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use inarch_vm::accel::AccelChoice;
 
-use super::Timeline;
+use super::{ApplianceError, Timeline};
 use crate::path_error::PathError;
 use crate::run::{AttachedDisk, RunEvent};
 use crate::source::{DiskPart, Which, split};
@@ -73,6 +73,17 @@ impl ApplianceRequest {
             memory: None,
             boot_timeout: Duration::from_secs(60),
         }
+    }
+}
+
+impl ApplianceRequest {
+    /// Checks whether the image can be had now, before somebody works for that.
+    ///
+    /// # Errors
+    /// It is not there or in use, this user may not write to it, or its format is not known.
+    pub fn check(&self) -> Result<(), ApplianceError> {
+        let image = AttachedDisk { read_only: self.access.is_read_only(), ..self.image.clone() };
+        Ok(image.settled().map(drop)?)
     }
 }
 

@@ -1,4 +1,5 @@
-//! A directory for files that are not finished, beside the place where they go. A guard removes it, however this process ends.
+//! A directory for files that are not finished, beside the place where they go, or that others must not see. A guard removes it, however this
+//! process ends.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -11,14 +12,23 @@ use crate::path_error::PathError;
 /// How many names are tried.
 const ATTEMPTS: u32 = 100;
 
-/// A directory that is gone when this value is.
-pub(crate) struct Scratch {
+/// A directory that only this user may enter, and that is gone when this value is, or the process.
+pub struct Scratch {
     path: PathBuf,
-    _guard: Guard,
+    guard: Guard,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Scratch").field(&self.path).finish()
+    }
 }
 
 impl Scratch {
     /// One in `directory`.
+    ///
+    /// # Errors
+    /// None can be made there.
     pub fn within(directory: &Path) -> Result<Scratch, PathError> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let fail = |error: io::Error| PathError::new(directory, "cannot make a temporary directory there", error);
@@ -31,7 +41,7 @@ impl Scratch {
             // Before there is a directory, so that there is none without a guard.
             let guard = Guard::of_directory(&path)?;
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Scratch { path, _guard: guard }),
+                Ok(()) => return Ok(Scratch { path, guard }),
                 Err(error) => {
                     guard.dismiss();
                     if error.kind() != io::ErrorKind::AlreadyExists {
@@ -48,8 +58,14 @@ impl Scratch {
         &self.path
     }
 
+    /// Has it stay; returns where it is.
+    pub fn keep(self) -> PathBuf {
+        self.guard.dismiss();
+        self.path
+    }
+
     /// A new sparse file of `size` bytes in it, and its path.
-    pub fn sparse(&self, name: &str, size: u64) -> Result<(File, PathBuf), PathError> {
+    pub(crate) fn sparse(&self, name: &str, size: u64) -> Result<(File, PathBuf), PathError> {
         let path = self.path.join(name);
         let make = || {
             let file = File::options().read(true).write(true).create_new(true).open(&path)?;

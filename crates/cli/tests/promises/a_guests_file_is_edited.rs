@@ -1,0 +1,131 @@
+//! Promise: an editor gets a file of a guest's disk as a copy that is nobody else's, and that is gone afterwards, however that ends. What the editor
+//! does with Ctrl-C is the editor's. Nobody edits what cannot be written back.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, stderr, within};
+
+/// A guest's disk, and an editor that says what it has got, and does what the file `do` says.
+fn prepare(dir: &Path) {
+    host(
+        "sh",
+        &[
+            "-ec",
+            "mkdir -p root/etc; echo old > root/etc/shadow; echo 'LABEL=root / ext4 x 0 0' > root/etc/fstab
+            truncate -s 100M root/etc/huge; truncate -s 64M root/etc/large
+            mke2fs -q -t ext4 -L root -d root guest.img 64M; sha256sum guest.img > sums",
+        ],
+        dir,
+    );
+    let editor = "#!/bin/sh\nstat -c %a \"$(dirname \"$1\")\" > modes; echo \"$1\" > part; mv part copy; . ./do\n";
+    fs::write(dir.join("editor"), editor).unwrap();
+    fs::set_permissions(dir.join("editor"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Begins to edit a file with an editor that does `what`.
+fn edit(dir: &Path, image: &str, file: &str, what: &str) -> Child {
+    fs::write(dir.join("do"), what).unwrap();
+    let _ = fs::remove_file(dir.join("copy"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" \"$@\"", INARCH, "disk", "edit", image, file]).current_dir(dir);
+    command.env_remove("VISUAL").env("EDITOR", dir.join("editor")).env("TMPDIR", dir);
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Edits to the end.
+fn edited(dir: &Path, image: &str, file: &str, what: &str) -> Output {
+    edit(dir, image, file, what).wait_with_output().unwrap()
+}
+
+/// The copy that the editor got, once it has it.
+fn copy(dir: &Path) -> PathBuf {
+    assert!(within(LONG, || dir.join("copy").exists()), "the editor was not started");
+    fs::read_to_string(dir.join("copy")).unwrap().trim_end().into()
+}
+
+/// Whether the copy is gone, with its directory.
+fn is_gone(copy: &Path) -> bool {
+    within(LONG, || !copy.exists() && !copy.parent().unwrap().exists())
+}
+
+#[test]
+fn the_copy_is_gone_when_the_command_is_killed() {
+    let dir = scratch();
+    let dir = dir.path();
+    prepare(dir);
+    for signal in [Signal::KILL, Signal::TERM, Signal::HUP] {
+        let mut child = edit(dir, "guest.img", "/etc/shadow", "exec sleep 1000");
+        let copy = copy(dir);
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "old\n");
+        assert_eq!(fs::read_to_string(dir.join("modes")).unwrap(), "700\n");
+        let process = Pid::from_child(&child);
+        rustix::process::kill_process(process, signal).unwrap();
+        child.wait().unwrap();
+        assert!(is_gone(&copy), "{signal:?}: {}", copy.display());
+        // The editor, which nobody waits for any more.
+        let _ = kill_process_group(process, Signal::KILL);
+    }
+    host("sha256sum", &["-c", "sums"], dir);
+}
+
+#[test]
+fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
+    let dir = scratch();
+    let dir = dir.path();
+    prepare(dir);
+    // An editor that takes Ctrl-C for something else, and that replaces the file.
+    let what = "trap 'touch interrupted' INT; while [ ! -e interrupted ]; do sleep 0.1; done; sed -i s/old/new/ \"$1\"";
+    let child = edit(dir, "guest.img", "/etc/shadow", what);
+    let copy = copy(dir);
+    kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_status(&child.wait_with_output().unwrap(), 0);
+    assert!(is_gone(&copy));
+    assert_eq!(host("debugfs", &["-R", "cat /etc/shadow", "guest.img"], dir), "new\n");
+    host("e2fsck", &["-fn", "guest.img"], dir);
+    // Of those that fail nothing is written.
+    host("sh", &["-c", "sha256sum guest.img > sums"], dir);
+    let failed = edited(dir, "guest.img", "/etc/shadow", "echo more >> \"$1\"; exit 3");
+    assert_one_line(&failed, &["editor", "nothing was written", "3"]);
+    assert_one_line(&edited(dir, "guest.img", "/etc/shadow", "rm \"$1\""), &["shadow", "No such file"]);
+    let same = edited(dir, "guest.img", "/etc/shadow", "touch \"$1\"");
+    assert_status(&same, 0);
+    assert!(stderr(&same).contains("not changed"), "{}", stderr(&same));
+    host("sha256sum", &["-c", "sums"], dir);
+    // What cannot be written back any more is kept, for its user alone.
+    let kept = edited(dir, "guest.img", "/etc/shadow", "echo mine > \"$1\"; mv guest.img moved");
+    assert_status(&kept, 125);
+    let told = stderr(&kept);
+    let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
+    assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
+    let mode = fs::metadata(Path::new(place).parent().unwrap()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn nobody_edits_what_cannot_be_written_back() {
+    let dir = scratch();
+    let dir = dir.path();
+    prepare(dir);
+    let refused = |image: &str, file: &str, parts: &[&str]| {
+        assert_one_line(&edited(dir, image, file, "echo x >> \"$1\""), parts);
+        assert!(!dir.join("copy").exists(), "{image}: the editor was started");
+    };
+    refused("guest.img", "/etc/huge", &["/etc/huge", "64.0 MiB"]);
+    refused("guest.img", "/etc/none", &["/etc/none"]);
+    refused("guest.img", "/etc", &["it is a directory"]);
+    let held = fs::File::open(dir.join("guest.img")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    refused("guest.img", "/etc/shadow", &["another process uses it"]);
+    drop(held);
+    host("qemu-img", &["create", "-q", "-f", "qcow2", "looks.img", "32M"], dir);
+    refused("looks.img", "/etc/shadow", &["looks like a qcow2 image"]);
+    let same = edited(dir, "guest.img", "/etc/large", "");
+    assert_status(&same, 0);
+    host("sha256sum", &["-c", "sums"], dir);
+}
