@@ -1,8 +1,10 @@
 //! `inarch disk cp FILE IMAGE:/PATH`: copies into an image.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +12,7 @@ use inarch_jobs::appliance::{Appliance, ApplianceError, ApplianceRequest, FileAt
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, counted, shown};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 
 use super::machine::tell;
 use crate::output::{answer, complain};
@@ -21,14 +24,14 @@ pub fn copy(from: &Path, to: &OsStr, format: Option<ImageFormat>, with: &[PathBu
     anyhow::ensure!(
         !target.path.as_os_str().is_empty(),
         "say where it goes in the image: inarch disk cp FILE {}:/PATH",
-        shown(Path::new(to))
+        shown(Path::new(to)).trim_end_matches(':')
     );
     // What cannot be read is known before a machine is started for it.
-    let is = from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
+    from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
     let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
     let request = ApplianceRequest { image, with: with.to_vec(), ..ApplianceRequest::new(target.image, target.which) };
     let mut appliance = Appliance::open(&request, Events::new(tell))?;
-    let Copied { files, bytes, failed } = copy_with(&mut appliance, from, target.path, &is)?;
+    let Copied { files, bytes, failed } = copy_with(&mut appliance, from, target.path, &|| Ok(()))?;
     appliance.close()?;
     answer(format!("{}, {} of content\n", counted(files, "file", "files"), size::show(bytes)))?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -47,84 +50,146 @@ pub struct Copied {
 /// Copies a file or a directory of this machine to `place`, or into it if that is a directory. What cannot be copied is reported.
 ///
 /// # Errors
-/// The appliance failed.
+/// The appliance failed, or `goes_on` is an error.
 pub fn copy_with(
     appliance: &mut Appliance,
     from: &Path,
     mut place: PathBuf,
-    is: &Metadata,
+    goes_on: &GoesOn<'_>,
 ) -> Result<Copied, ApplianceError> {
     let is_directory = |attributes: &FileAttributes| attributes.mode & 0o170_000 == 0o040_000;
     match (appliance.attributes(&place), from.file_name()) {
         (Ok(attributes), Some(name)) if is_directory(&attributes) => place.push(name),
         _ => {}
     }
-    let mut copying = Copying { appliance, files: 0, bytes: 0, failed: false };
-    copying.copy(from, &place, is)?;
+    let mut copying = Copying { appliance, goes_on, files: 0, bytes: 0, failed: false };
+    copying.copy(Source { directory: CWD, name: from.as_os_str(), path: from }, &place)?;
     let Copying { files, bytes, failed, .. } = copying;
     Ok(Copied { files, bytes, failed })
 }
 
+/// An error if the user wants no more of it.
+pub type GoesOn<'a> = dyn Fn() -> io::Result<()> + 'a;
+
+/// A file that is read as long as it goes on.
+pub struct Watched<'a> {
+    /// The file.
+    pub file: File,
+    /// Whether it goes on.
+    pub goes_on: &'a GoesOn<'a>,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (self.goes_on)()?;
+        self.file.read(buffer)
+    }
+}
+
 struct Copying<'a> {
     appliance: &'a mut Appliance,
+    goes_on: &'a GoesOn<'a>,
     files: u64,
     bytes: u64,
     failed: bool,
 }
 
-impl Copying<'_> {
-    /// Copies a file, or a directory with what is in it. Reports what cannot be copied, and goes on.
-    fn copy(&mut self, from: &Path, to: &Path, is: &Metadata) -> Result<(), ApplianceError> {
-        let mode = Some(is.mode() & 0o7777);
-        // A user's files become root's, who is the only one that is known in the image.
-        let owner = rustix::process::geteuid().is_root().then(|| (is.uid(), is.gid()));
-        let kind = is.file_type();
-        let done = if kind.is_dir() {
-            self.appliance.make_directory(to, true, None)
-        } else if kind.is_symlink() {
-            match fs::read_link(from) {
-                Ok(target) => self.appliance.symlink(&target, to),
-                Err(error) => return self.failed(from, &error),
-            }
-        } else if kind.is_file() {
-            match File::open(from) {
-                Ok(mut file) => {
-                    let options = NewFileOptions { mode, owner, only_new: false };
-                    let written = self.appliance.write(to, &options, &mut file);
-                    written.map(|bytes| self.bytes = self.bytes.saturating_add(bytes))
-                }
-                Err(error) => return self.failed(from, &error),
-            }
-        } else {
-            return self.failed(from, &"only files, directories and symbolic links are copied");
-        };
-        match done {
-            Ok(()) => self.files += 1,
-            Err(error @ (ApplianceError::Guest { .. } | ApplianceError::Input(_))) => return self.failed(from, &error),
-            Err(error) => return Err(error),
-        }
-        if kind.is_dir() {
-            self.copy_entries(from, to)?;
-            // Last: it may forbid to make files in it.
-            if let Err(error) = self.appliance.change(to, mode, owner) {
-                return self.failed(from, &error);
-            }
-        }
-        Ok(())
+/// A file of this machine: a name in a directory that is open, so that nobody leads the copy elsewhere meanwhile, and its path for messages.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    directory: BorrowedFd<'a>,
+    name: &'a OsStr,
+    path: &'a Path,
+}
+
+impl Source<'_> {
+    /// Opens what is no symbolic link.
+    fn open(self, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(openat(self.directory, self.name, flags, Mode::empty())?)
     }
 
-    fn copy_entries(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
-        let entries = match fs::read_dir(from).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-            Ok(entries) => entries,
-            Err(error) => return self.failed(from, &error),
+    /// Opens a regular file.
+    fn file(self) -> io::Result<File> {
+        let file = File::from(self.open(OFlags::empty())?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it was replaced meanwhile")) }
+    }
+}
+
+impl Copying<'_> {
+    /// Copies a file, or a directory with what is in it. Reports what cannot be copied, and goes on.
+    fn copy(&mut self, from: Source<'_>, to: &Path) -> Result<(), ApplianceError> {
+        (self.goes_on)().map_err(ApplianceError::Input)?;
+        let is = match statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(is) => is,
+            Err(error) => return self.failed(from.path, &io::Error::from(error)),
         };
+        let mode = Some(is.st_mode & 0o7777);
+        // A user's files become root's, who is the only one that is known in the image.
+        let owner = rustix::process::geteuid().is_root().then_some((is.st_uid, is.st_gid));
+        let done = match FileType::from_raw_mode(is.st_mode) {
+            FileType::Directory => return self.copy_directory(from, to, mode, owner),
+            FileType::Symlink => match readlinkat(from.directory, from.name, Vec::new()) {
+                Ok(target) => self.appliance.symlink(Path::new(OsStr::from_bytes(target.as_bytes())), to),
+                Err(error) => return self.failed(from.path, &io::Error::from(error)),
+            },
+            FileType::RegularFile => match from.file() {
+                Ok(file) => {
+                    let options = NewFileOptions { mode, owner, only_new: false };
+                    let written = self.appliance.write(to, &options, &mut Watched { file, goes_on: self.goes_on });
+                    written.map(|bytes| self.bytes = self.bytes.saturating_add(bytes))
+                }
+                Err(error) => return self.failed(from.path, &error),
+            },
+            _ => return self.failed(from.path, &"only files, directories and symbolic links are copied"),
+        };
+        self.count(from.path, done).map(drop)
+    }
+
+    fn copy_directory(
+        &mut self,
+        from: Source<'_>,
+        to: &Path,
+        mode: Option<u32>,
+        owner: Option<(u32, u32)>,
+    ) -> Result<(), ApplianceError> {
+        let opened = from.open(OFlags::DIRECTORY).and_then(|directory| {
+            let entries = Dir::read_from(&directory)?.collect::<Result<Vec<_>, _>>()?;
+            Ok((directory, entries))
+        });
+        let (directory, entries) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.failed(from.path, &error),
+        };
+        let made = self.appliance.make_directory(to, true, None);
+        if !self.count(from.path, made)? {
+            return Ok(());
+        }
         for entry in entries {
-            match entry.metadata() {
-                Ok(is) => self.copy(&entry.path(), &to.join(entry.file_name()), &is)?,
-                Err(error) => self.failed(&entry.path(), &error)?,
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                let path = from.path.join(name);
+                self.copy(Source { directory: directory.as_fd(), name, path: &path }, &to.join(name))?;
             }
         }
-        Ok(())
+        // Last: it may forbid to make files in it.
+        match self.appliance.change(to, mode, owner) {
+            Err(error) => self.failed(from.path, &error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Counts what was done, and reports what was not. Returns whether it was.
+    fn count(&mut self, from: &Path, done: Result<(), ApplianceError>) -> Result<bool, ApplianceError> {
+        match done {
+            Ok(()) => self.files += 1,
+            Err(error @ (ApplianceError::Guest { .. } | ApplianceError::Input(_))) => {
+                self.failed(from, &error)?;
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     fn failed(&mut self, from: &Path, error: &dyn std::fmt::Display) -> Result<(), ApplianceError> {

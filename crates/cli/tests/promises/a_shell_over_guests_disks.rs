@@ -393,6 +393,15 @@ fn nothing_is_written_with_ro() {
     }
     let output = script(dir.path(), &[], "add-ro guest.img\nmkfs ext4 /dev/sda2");
     assert!(stderr(&output).contains("for reading only"), "{}", stderr(&output));
+    for lines in ["mount-ro /dev/sda1 /\nwrite /etc/hostname x", "mount-options noatime,ro /dev/sda1 /\nrm-rf /etc"] {
+        let output = script(dir.path(), &["guest.img"], lines);
+        assert_status(&output, 1);
+        assert!(
+            stderr(&output).contains("line 2") && stderr(&output).contains("mounted for reading only"),
+            "{}",
+            stderr(&output)
+        );
+    }
     let output = script(dir.path(), &["--ro"], "sparse new.img 1M");
     assert_status(&output, 1);
     assert!(fs::read(dir.path().join("guest.img")).unwrap() == before && !dir.path().join("new.img").exists());
@@ -464,6 +473,42 @@ fn a_terminal_has_a_prompt() {
     std::os::unix::fs::symlink("/etc/passwd", &history).unwrap();
     let said = talk("quit\n");
     assert!(said.contains("lines are not remembered"), "{said}");
+}
+
+/// Where a path leads follows from what was changed before, and links lead to other devices.
+#[test]
+fn changes_see_those_before_them() {
+    let dir = scratch();
+    let make = "PATH=$PATH:/usr/sbin:/sbin
+        mkdir -p root/etc root/home user; echo old > root/etc/motd; ln -s etc/motd root/link; ln -s /home/notes root/notes; echo n > user/notes
+        mke2fs -q -t ext4 -d root root.part 32M 2> /dev/null; mke2fs -q -t ext4 -d user user.part 16M 2> /dev/null
+        truncate -s 60M guest.img; printf 'label: gpt\\nsize=32M\\nsize=16M\\n' | sfdisk -q guest.img
+        dd if=root.part of=guest.img bs=1M seek=1 conv=notrunc status=none
+        dd if=user.part of=guest.img bs=1M seek=33 conv=notrunc status=none";
+    host("sh", &["-ec", make], dir.path());
+    let said = told(
+        dir.path(),
+        &["-a", "guest.img", "-m", "/dev/sda1", "-m", "/dev/sda2:/home"],
+        "rm /link
+        write /link own
+        write /etc/one 1
+        write /notes through
+        ln-s /home /way
+        write /way/new far
+        cat /etc/motd
+        cat /link
+        cat /home/notes
+        cat /home/new",
+    );
+    assert_eq!(said, "old\nownthroughfar");
+    let refused = script(dir.path(), &["-a", "guest.img", "-m", "/dev/sda1", "-m", "/dev/sda2:/home"], "rm-rf /\n");
+    assert_status(&refused, 1);
+    assert!(stderr(&refused).contains("/home is mounted below it"), "{}", stderr(&refused));
+    let check = "PATH=$PATH:/usr/sbin:/sbin
+        dd if=guest.img of=a bs=1M skip=1 count=32 status=none; dd if=guest.img of=b bs=1M skip=33 count=16 status=none
+        e2fsck -fn a > said 2>&1 && e2fsck -fn b >> said 2>&1 || { cat said; exit 1; }
+        debugfs -R 'ls -p /home' a 2> /dev/null | grep -c '/new/\\|/notes/' || :; debugfs -R 'cat /notes' b 2> /dev/null";
+    assert_eq!(host("sh", &["-ec", check], dir.path()), "0\nthrough");
 }
 
 /// One machine serves the verbs that change files; what they changed is read by those that follow, and the file system is clean.

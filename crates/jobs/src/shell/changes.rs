@@ -1,15 +1,20 @@
 //! Changes of what is mounted: an [appliance](crate::appliance) makes them, since the readers only read. One is started for the first change, serves
 //! those that follow on the same device, and is ended by [`Session::settle`] before anything is read.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use super::mounts::Mounted;
 use super::{Place, Session, ShellError};
-use crate::appliance::{Appliance, ApplianceError, ApplianceEvent, ApplianceRequest};
+use crate::appliance::{Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes};
 use crate::events::Events;
+use crate::guest::GuestError;
 use crate::run::AttachedDisk;
 use crate::source::Which;
 use crate::text::shown;
+
+/// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
+const MAX_LINKS: u32 = 40;
 
 /// An appliance that runs.
 pub(super) struct Changing {
@@ -42,21 +47,85 @@ impl Session {
     ) -> Result<T, ShellError> {
         let mut at: Option<PathBuf> = None;
         let mut within = [const { PathBuf::new() }; N];
-        for (path, within) in paths.iter().zip(&mut within) {
-            let path = self.real(path, links)?;
+        let mut real = Vec::new();
+        for path in paths {
+            real.extend(self.by_appliance(path, links)?);
+        }
+        if real.len() < N {
+            // What was changed may be seen by the readers only, who know all devices.
+            self.settle()?;
+            real = paths.iter().map(|path| self.real(path, links)).collect::<Result<_, _>>()?;
+        }
+        for (path, within) in real.iter().zip(&mut within) {
             let over = self.mounts.iter().filter(|mounted| path.starts_with(&mounted.at));
             let mounted = over.max_by_key(|mounted| mounted.at.components().count()).ok_or(ShellError::NotMounted)?;
             if at.as_ref().is_some_and(|at| *at != mounted.at) {
-                return Err(ShellError::unfit(shown(&path), "it is on another file system than the first path"));
+                return Err(ShellError::unfit(shown(path), "it is on another file system than the first path"));
             }
-            *within = Path::new("/").join(path.strip_prefix(&mounted.at).unwrap_or(&path));
+            *within = Path::new("/").join(path.strip_prefix(&mounted.at).unwrap_or(path));
             at = Some(mounted.at.clone());
         }
         let appliance = self.appliance(&at.ok_or(ShellError::NotMounted)?, events)?;
         Ok(change(appliance, within)?)
     }
 
-    /// The path without symbolic links on the way, as far as it is there: what was made since the last reading is not known here.
+    /// The same as [`Session::real`] by the appliance that runs, since the readers know what was before its changes. `None` if none runs, or if the path
+    /// leads to another device.
+    fn by_appliance(&mut self, path: &Path, links: Links) -> Result<Option<PathBuf>, ShellError> {
+        let Some(Changing { at, appliance, .. }) = &mut self.changing else { return Ok(None) };
+        let Ok(below) = path.strip_prefix(&*at) else { return Ok(None) };
+        let names = |path: &Path| path.components().map(|name| name.as_os_str().to_owned()).collect::<VecDeque<_>>();
+        let (mut left, mut here, mut followed) = (names(below), at.clone(), 0);
+        let root = PathBuf::from("/");
+        while let Some(name) = left.pop_front() {
+            let leads_up = name == "/" || name == "..";
+            if name == "." {
+                continue;
+            }
+            if leads_up && *at != root && (name == "/" || here == *at) {
+                return Ok(None);
+            }
+            match (leads_up, name == "/") {
+                (true, true) => here.clone_from(&root),
+                // Above the root there is itself.
+                (true, false) => drop(here.pop()),
+                (false, _) => here.push(&name),
+            }
+            if leads_up {
+                continue;
+            }
+            if here != *at && self.mounts.iter().any(|mounted| mounted.at == here) {
+                return Ok(None);
+            }
+            if left.is_empty() && links == Links::Taken {
+                break;
+            }
+            let within = root.join(here.strip_prefix(&*at).unwrap_or(&here));
+            match appliance.attributes(&within) {
+                Ok(FileAttributes { target: Some(target), .. }) => {
+                    followed += 1;
+                    if followed > MAX_LINKS {
+                        return Ok(None);
+                    }
+                    here.pop();
+                    let mut further = names(&target);
+                    further.append(&mut left);
+                    left = further;
+                }
+                Ok(_) => {}
+                // What follows is not there either.
+                Err(ApplianceError::Guest { .. }) if !left.iter().any(|name| name == "..") => {
+                    here.extend(left);
+                    break;
+                }
+                Err(ApplianceError::Guest { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(here))
+    }
+
+    /// The path without symbolic links on the way, as far as it is there.
     fn real(&self, path: &Path, links: Links) -> Result<PathBuf, ShellError> {
         let guest = self.guest()?;
         let mut known = path;
@@ -64,8 +133,11 @@ impl Session {
             known = path.parent().unwrap_or(path);
         }
         loop {
-            if let Ok(real) = guest.canonical(known) {
-                return Ok(real.join(path.strip_prefix(known).unwrap_or(Path::new(""))));
+            match guest.canonical(known) {
+                Ok(real) => return Ok(real.join(path.strip_prefix(known).unwrap_or(Path::new("")))),
+                Err(GuestError::Absent { .. }) => {}
+                // It may be a link that leads elsewhere.
+                Err(error) => return Err(error.into()),
             }
             match known.parent() {
                 Some(parent) => known = parent,
@@ -81,6 +153,10 @@ impl Session {
             let mounted = self.mounts.iter().find(|mounted| mounted.at == at).ok_or(ShellError::NotMounted)?;
             let (disk, which) = self.volume_of(mounted)?;
             self.writable(disk)?;
+            if mounted.options.split(',').any(|option| option == "ro") {
+                let what = "it is mounted for reading only; umount it, and mount it again to change files";
+                return Err(ShellError::unfit(&*mounted.device, what));
+            }
             let drive = self.drives.get(disk).ok_or(ShellError::NoDrives)?;
             let image =
                 AttachedDisk { path: drive.path.clone(), read_only: false, format: drive.options.format, sector: None };

@@ -39,8 +39,8 @@ pub struct Mounting {
 }
 
 impl Session {
-    /// Mounts a device's file system on the directory `at`, of what is mounted so far; the first one on `/`. Of the options only `subvol=` matters: nothing is
-    /// written in any case.
+    /// Mounts a device's file system on the directory `at`, of what is mounted so far; the first one on `/`. Of the options `subvol=` matters, and `ro`:
+    /// nothing in it is changed then.
     ///
     /// # Errors
     /// It has no file system that is read, or there is no such directory.
@@ -208,7 +208,8 @@ impl Session {
                 self.notes.push(format!("{at}: its device {} is on no drive", shown(Path::new(&mount.device))));
                 continue;
             };
-            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &mount.options) {
+            let subvolume = mount.option("subvol").map(|name| format!("subvol={name}")).unwrap_or_default();
+            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &subvolume) {
                 self.notes.push(format!("{at} is not mounted as the fstab says: {error}"));
             }
         }

@@ -1,7 +1,10 @@
 //! Verbs that change files: by an appliance, a virtual machine that is started for the first of them.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, anyhow, bail};
 use inarch_jobs::Events;
@@ -9,7 +12,7 @@ use inarch_jobs::appliance::{Appliance, ApplianceError, NewFileOptions};
 use inarch_jobs::shell::Links;
 
 use super::{Call, Shell, Verb, aliased, verb};
-use crate::disk::copy_in::copy_with;
+use crate::disk::copy_in::{Watched, copy_with};
 use crate::disk::machine::tell;
 
 type Done = anyhow::Result<()>;
@@ -56,10 +59,17 @@ fn write(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 }
 
 fn upload(shell: &mut Shell, call: &mut Call<'_>) -> Done {
-    let mut from = File::open(call.path(0)).with_context(|| crate::shell::verbs::text(call.word(0)))?;
+    let file = File::open(call.path(0)).with_context(|| crate::shell::verbs::text(call.word(0)))?;
+    let goes_on = goes_on(shell);
     change(shell, call.path(1), Links::Followed, |appliance, path| {
-        appliance.write(path, &NewFileOptions::default(), &mut from).map(drop)
+        appliance.write(path, &NewFileOptions::default(), &mut Watched { file, goes_on: &goes_on }).map(drop)
     })
+}
+
+/// An error once the user has pressed Ctrl-C.
+fn goes_on(shell: &Shell) -> impl Fn() -> io::Result<()> + use<> {
+    let interrupted = Arc::clone(&shell.interrupted);
+    move || if interrupted.load(Ordering::Relaxed) { Err(io::Error::other("interrupted")) } else { Ok(()) }
 }
 
 fn copy_in(shell: &mut Shell, call: &mut Call<'_>) -> Done {
@@ -69,9 +79,10 @@ fn copy_in(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     };
     for from in from {
         let from = Path::new(from);
-        let is = from.symlink_metadata().with_context(|| inarch_jobs::shown(from))?;
+        from.symlink_metadata().with_context(|| inarch_jobs::shown(from))?;
+        let goes_on = goes_on(shell);
         let copied = change(shell, Path::new(to), Links::Followed, |appliance, to| {
-            copy_with(appliance, from, to.to_owned(), &is)
+            copy_with(appliance, from, to.to_owned(), &goes_on)
         })?;
         if copied.failed {
             bail!("not all was copied");
@@ -114,6 +125,15 @@ fn rm_f(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 }
 
 fn rm_rf(shell: &mut Shell, call: &mut Call<'_>) -> Done {
+    let path = call.path(0);
+    let below = shell.session.mounts().into_iter().find(|mounted| mounted.at != path && mounted.at.starts_with(path));
+    if let Some(mounted) = below {
+        bail!(
+            "{}: {} is mounted below it; umount that first",
+            inarch_jobs::shown(path),
+            inarch_jobs::shown(&mounted.at)
+        );
+    }
     unless_absent(shell, call, true)
 }
 

@@ -107,7 +107,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
     not("Mounts", "'inarch mount IMAGE:VOLUME DIR' mounts on this machine", "mount-local mount-local-run umount-local"),
     not("Mounts", "the first file system is mounted on /; others on directories of it", "mkmountpoint rmmountpoint"),
     not("Mounts", "image files within a guest are not opened; 'download' gives them to this machine", "mount-loop"),
-    not("Mounts", "everything is mounted for reading", "remount"),
+    not("Mounts", "'umount' and 'mount' do it", "remount"),
     not("Files", "'ll' has no SELinux labels; 'getxattr PATH security.selinux' prints one", "llz"),
     not("Files", "'tar-out' writes an archive, and gzip or xz compress it", "tgz-out txz-out"),
     not("Files", "a picture is shown by a program of this machine, after 'download'", "display"),

@@ -10,9 +10,9 @@ use crate::columns::columns;
 use crate::size;
 
 pub const VERBS: &[Verb] = &[
-    verb("mount", "DEVICE DIR", "mount a file system; nothing is written to it", mount),
-    verb("mount-ro", "DEVICE DIR", "the same", mount),
-    verb("mount-options", "OPTIONS DEVICE DIR", "mount with options, of which subvol= matters", mount_options),
+    verb("mount", "DEVICE DIR", "mount a file system", mount),
+    verb("mount-ro", "DEVICE DIR", "mount a file system in which nothing is changed", mount_read_only),
+    verb("mount-options", "OPTIONS DEVICE DIR", "mount with options, of which ro and subvol= matter", mount_options),
     verb(
         "mount-vfs",
         "OPTIONS TYPE DEVICE DIR",
@@ -32,6 +32,10 @@ type Done = anyhow::Result<()>;
 
 fn mount(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     Ok(shell.session.mount(call.text(0)?, call.path(1), "")?)
+}
+
+fn mount_read_only(shell: &mut Shell, call: &mut Call<'_>) -> Done {
+    Ok(shell.session.mount(call.text(0)?, call.path(1), "ro")?)
 }
 
 fn mount_options(shell: &mut Shell, call: &mut Call<'_>) -> Done {
