@@ -352,6 +352,32 @@ fn tools_are_compared() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+#[test]
+fn not_under_a_running_guest() {
+    let dir = scratch();
+    let dir = dir.path();
+    host(
+        "sh",
+        &["-ec", "truncate -s 40M img; printf 'label: gpt\nsize=30M\n' | /sbin/sfdisk -q img; sha256sum img > sums"],
+        dir,
+    );
+    let guest = ["-f", "raw", "-c", "read 0 1", "-c", "sleep 1000000", "img"];
+    let mut guest = Command::new("qemu-io").args(guest).current_dir(dir).stdout(Stdio::null()).spawn().unwrap();
+    let image = dir.join("img");
+    let number = format!(":{} ", image.metadata().unwrap().ino());
+    assert!(
+        within(LONG, || fs::read_to_string("/proc/locks").unwrap().contains(&number)),
+        "QEMU did not lock the image"
+    );
+    let image = image.to_str().unwrap();
+    for words in [&["partition", image, "--force"][..], &["format", image, "ext4", "-p", "1", "--force"]] {
+        assert_one_line(&inarch([&["disk"], words].concat()), &[image, "running guest"]);
+    }
+    guest.kill().unwrap();
+    guest.wait().unwrap();
+    host("sha256sum", &["-c", "sums"], dir);
+}
+
 /// Whatever is there, of a kind that is known or not.
 #[test]
 fn not_over_what_is_there() {

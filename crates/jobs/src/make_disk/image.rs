@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::MakeError;
 use crate::path_error::PathError;
-use crate::source::parse;
+use crate::source::{in_use, parse};
 use crate::text::shown;
 
 /// Bytes in which content of an unknown kind is looked for.
@@ -48,7 +48,11 @@ impl RawImage {
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => {}
             Err(error) => return Err(PathError::new(path, "is in use by another process", error).into()),
         }
-        let size = file.metadata().map_err(fail)?.len();
+        let metadata = file.metadata().map_err(fail)?;
+        if in_use::has_writer(&metadata) {
+            return Err(fail(io::Error::other("a running guest has it as its disk; switch that off")).into());
+        }
+        let size = metadata.len();
         let second = file.try_clone().map_err(fail)?;
         let image: Arc<dyn Backing> = Arc::new(BackingFile::new(second, path.to_owned()).map_err(fail)?);
         let (container, disk, found) = parse(|parsing| {

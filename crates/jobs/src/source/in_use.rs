@@ -1,6 +1,6 @@
 //! Tells whether somebody else may write to a disk that is read: a running guest, or the kernel.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -18,10 +18,13 @@ pub(crate) fn note(path: &Path) -> Option<String> {
         return is_busy
             .then(|| "the device is in use, so what is read may be of different times; a snapshot is not".to_owned());
     }
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let file = (libc::major(metadata.dev()), libc::minor(metadata.dev()), metadata.ino());
-    let is_written = locks.lines().any(|line| is_writer(line, file));
-    is_written.then(|| "a running guest may write to it; reads fail as soon as it has changed".to_owned())
+    has_writer(&metadata).then(|| "a running guest may write to it; reads fail as soon as it has changed".to_owned())
+}
+
+/// Whether QEMU has a file as the image of a guest's disk that the guest may write to.
+pub(crate) fn has_writer(file: &Metadata) -> bool {
+    let file = (libc::major(file.dev()), libc::minor(file.dev()), file.ino());
+    fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(|line| is_writer(line, file)))
 }
 
 /// Whether a line of /proc/locks (proc_locks(5)) is QEMU's lock of a writer of that file.
