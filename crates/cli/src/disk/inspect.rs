@@ -125,7 +125,10 @@ fn words(image: &OsStr, found: &Inspection) -> String {
         image.rsplit_once(':').filter(|_| !std::path::Path::new(&*image).exists()).map_or(&*image, |(image, _)| image);
     let mut words = vec!["-a".to_owned(), image.to_owned()];
     let root = std::iter::once((found.root.clone(), "/".to_owned()));
-    let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/");
+    // What would say something else to a terminal, or to guestfish, is left out.
+    let is_said = |text: &str| !text.contains(':') && !text.chars().any(char::is_control);
+    let is_usual = |mount: &Mount| is_said(&mount.directory) && mount.option("subvol").is_none_or(is_said);
+    let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/" && is_usual(mount));
     let below = below.filter_map(|(mount, volume)| {
         // guestfish takes a subvolume as an option of the mount.
         let subvolume = mount.option("subvol").map(|name| format!(":subvol={name}")).unwrap_or_default();

@@ -1,13 +1,15 @@
 //! `inarch disk checksum`, `diff` and `tar-out`: whole trees of an image.
 
-use std::ffi::OsString;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::guest::{Algorithm, DifferenceRequest, GuestError, diff as compare};
 use inarch_jobs::image::ImageRequest;
+use inarch_jobs::shown;
 use inarch_jobs::source::Source;
 use inarch_tree::compare::Aspects;
 use serde_json::json;
@@ -124,6 +126,7 @@ pub struct TarOutArguments {
 pub fn checksum(arguments: &ChecksumArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open_all()?;
     let mut status = ExitCode::SUCCESS;
+    let is_terminal = io::stdout().is_terminal();
     answer_with(|out| {
         for path in &arguments.paths {
             let done = guest.checksum(path, arguments.algorithm, |summed| {
@@ -139,6 +142,10 @@ pub fn checksum(arguments: &ChecksumArguments) -> anyhow::Result<ExitCode> {
                             "{}",
                             json!({ "path": String::from_utf8_lossy(&summed.path), name: summed.digest })
                         )
+                    }
+                    // What a program reads has names as they are.
+                    Ok(summed) if is_terminal => {
+                        writeln!(out, "{}  {}", summed.digest, shown(Path::new(OsStr::from_bytes(&summed.path))))
                     }
                     Ok(summed) => write_sum(out, &summed.path, &summed.digest),
                 };

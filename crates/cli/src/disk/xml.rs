@@ -112,7 +112,8 @@ fn escaped(text: &str) -> String {
         '<' => "&lt;".to_owned(),
         '>' => "&gt;".to_owned(),
         '"' => "&quot;".to_owned(),
-        '\t' | '\n' | '\r' => format!("&#{};", u32::from(c)),
+        // It can hold these, but a terminal takes them for more.
+        '\t' | '\n' | '\r' | '\u{7f}'..='\u{9f}' => format!("&#{};", u32::from(c)),
         c if c < ' ' || matches!(c, '\u{fffe}' | '\u{ffff}') => '\u{fffd}'.to_string(),
         c => c.to_string(),
     };

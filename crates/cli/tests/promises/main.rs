@@ -46,6 +46,7 @@ mod hostile_archives_stay_inside;
 mod images_are_the_same_every_time;
 mod images_share_blocks_with_their_source;
 mod locks_are_seen_by_everybody;
+mod names_do_nothing_to_a_terminal;
 mod nbd_clients_read_and_write_the_disk;
 mod nothing_is_left_behind;
 mod owners_are_mapped_both_ways;
