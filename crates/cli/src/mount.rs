@@ -313,6 +313,23 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         true => image::of(&source, format, &disk.with)?,
         false => None,
     };
+    if image.is_some() {
+        image::refuse(&[
+            (!disk.key.is_empty(), "--key"),
+            (!disk.also.is_empty(), "--also"),
+            (refused.privileges, "--nosuid"),
+            (refused.devices, "--nodev"),
+            (locks == LocksBy::Host, "--locks host"),
+            (changes.is_some(), "--changes"),
+            (matches!(via, ViaArgument::Kernel), "--via kernel"),
+            (record.is_some(), "--record"),
+            (salvage, "--salvage"),
+            (owners != OwnerArguments::default(), "--owner"),
+            (matches!(io_uring, RingsArgument::On), "--io-uring on"),
+        ])?;
+    } else if format.is_some() || timings {
+        anyhow::bail!("--format and --timings are for a disk image that is mounted with --rw");
+    }
     let source = match &image {
         Some(image) => image.source(),
         None => disk.source(&source)?,

@@ -42,6 +42,19 @@ pub fn of(text: &OsStr, format: Option<ImageFormat>, with: &[PathBuf]) -> anyhow
     Ok(Some(Image { target, format, with: with.to_vec() }))
 }
 
+/// Refuses options that were given, and that would have no effect.
+pub fn refuse(options: &[(bool, &str)]) -> anyhow::Result<()> {
+    match options.iter().find(|(is_given, _)| *is_given) {
+        None => Ok(()),
+        Some((_, "--key")) => {
+            anyhow::bail!("--key: encrypted volumes are only read; without --rw they are mounted read-only")
+        }
+        Some((_, option)) => {
+            anyhow::bail!("{option}: it has no effect on a disk image that is mounted with --rw; leave it out")
+        }
+    }
+}
+
 impl Image {
     /// As a source.
     pub fn source(&self) -> Source {

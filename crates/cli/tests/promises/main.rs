@@ -70,5 +70,6 @@ mod trees_on_disks_are_compared;
 mod users_of_a_mount_stay_apart;
 mod what_a_guest_changed_is_listed;
 mod what_an_image_lacks_is_said;
+mod what_cannot_be_changed_is_refused;
 mod what_is_written_over_a_share_leaves_it_as_it_is;
 mod windows_volumes_are_read;

@@ -75,6 +75,14 @@ pub enum NotFound {
         /// Why it is not opened.
         reason: String,
     },
+    /// It is an encrypted volume, and was to be mounted by a kernel, which has no key.
+    #[error(
+        "its volume {volume} is encrypted, and such volumes are only read, with --key; nothing in them is changed, checked or resized"
+    )]
+    Encrypted {
+        /// The volume.
+        volume: String,
+    },
     /// The Btrfs on a volume has no such subvolume, or the volume has no Btrfs.
     #[error("its volume {volume} has no subvolume '{name}'; it has {there}")]
     Subvolume {

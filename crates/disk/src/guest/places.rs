@@ -41,6 +41,12 @@ pub type Open<'a, E> = dyn FnMut(&DiskVolume) -> Result<Option<Arc<dyn Volume>>,
 pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) -> Result<Places, NotFound> {
     if let Which::Named(name) = which {
         let (volume, subvolume) = named(volumes, name)?;
+        if let Some(error) = encrypted(volume) {
+            return Err(error);
+        }
+        if let Some(content) = volume.content().filter(|content| WITHOUT_FILES.contains(&content.format)) {
+            return Err(NotFound::Unread { name: name.clone(), content: content.format.to_owned() });
+        }
         let at = volumes.iter().position(|other| std::ptr::eq(other, volume)).unwrap_or_default();
         return Ok(Places {
             mounted: vec![Place { subvolume: subvolume.map(str::to_owned), ..whole(at) }],
@@ -52,6 +58,12 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
         // One that cannot be opened is no root that can be told; who mounts it may do better.
         let root = open(volume).ok().flatten().and_then(|files| root_in(&files));
         roots.extend(root.map(|(root, subvolume)| (at, root, subvolume)));
+    }
+    if roots.is_empty()
+        && let Some(error) = volumes.iter().find_map(encrypted)
+    {
+        // The root may be in there.
+        return Err(error);
     }
     let (at, root, subvolume) = match roots.len() {
         0 => return Ok(Places { mounted: vec![whole(only(volumes)?)], missing: Vec::new() }),
@@ -74,6 +86,10 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
         }
     }
     Ok(found)
+}
+
+fn encrypted(volume: &DiskVolume) -> Option<NotFound> {
+    volume.locked.as_ref().map(|_| NotFound::Encrypted { volume: volume.name() })
 }
 
 fn whole(volume: usize) -> Place {
