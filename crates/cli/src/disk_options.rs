@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use inarch_jobs::shown;
 use inarch_jobs::source::{Key, Keys, Source};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
@@ -46,6 +47,9 @@ impl DiskOptions {
     /// # Errors
     /// A file cannot be read, or has too much for a key.
     pub fn keys(&self) -> anyhow::Result<Keys> {
+        if !self.key.is_empty() {
+            leave_no_core();
+        }
         let mut keys = Vec::new();
         // Standard input has one key, and a terminal is asked once.
         let mut asked: Option<Arc<Zeroizing<Vec<u8>>>> = None;
@@ -62,6 +66,13 @@ impl DiskOptions {
         }
         Ok(Keys::new(keys))
     }
+}
+
+/// From now on no memory of this process, or of one that it starts, becomes a file if it crashes.
+fn leave_no_core() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Core);
+    // Less than there was is always allowed.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
 }
 
 /// The volume and the file of `[VOLUME=]FILE`. What is a file as a whole is one.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stdout};
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, stdout, within};
 
 /// A guest's root in `plain`, a file system of 16 MiB, and keys.
 fn prepare(dir: &Path) {
@@ -148,4 +148,31 @@ fn or_refused_in_one_line() {
     let no_luks = inarch(["disk", "ls", "--key", &at("key"), &at("plain")]);
     assert_status(&no_luks, 125);
     assert_one_line(&no_luks, &["plain", "leave --key out"]);
+}
+
+/// What is in the memory of a process that has a key is not written when it crashes.
+#[test]
+fn and_their_keys_are_in_no_core_file() {
+    let dir = scratch();
+    prepare(dir.path());
+    encrypt(dir.path(), "volume", "--pbkdf pbkdf2 --pbkdf-force-iterations 1000");
+    // It waits for the passphrase of a second volume, with the first one in its memory.
+    let script = "ulimit -S -c unlimited; exec \"$0\" disk ls --key key --key 2=- volume";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, INARCH])
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let limits = format!("/proc/{}/limits", child.id());
+    let is_none = || {
+        let limits = fs::read_to_string(&limits).unwrap();
+        limits.lines().any(|line| line.starts_with("Max core file size") && line.split_whitespace().nth(4) == Some("0"))
+    };
+    let has_none = within(LONG, is_none);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(has_none);
 }

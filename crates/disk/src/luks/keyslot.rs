@@ -19,6 +19,8 @@ const MOST_MEMORY: u32 = 1 << 20;
 const MOST_PASSES: u64 = 64 << 20;
 /// The most iterations of PBKDF2: a few minutes.
 const MOST_ITERATIONS: u32 = 500_000_000;
+/// The most of them for a digest, which is made for every key that a keyslot gives; cryptsetup takes an eighth of a second for it.
+const MOST_DIGEST_ITERATIONS: u32 = 20_000_000;
 
 /// A function that derives a key from a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,8 +85,17 @@ pub struct KeyDigest {
 }
 
 impl KeyDigest {
+    /// Checks that it takes bounded time; the error says what is too much.
+    pub fn check(&self) -> Result<(), String> {
+        let (iterations, most) = (self.iterations, MOST_DIGEST_ITERATIONS);
+        if iterations <= most {
+            return Ok(());
+        }
+        Err(format!("its key has a digest of {iterations} iterations, and at most {most} are done"))
+    }
+
     pub fn fits(&self, key: &[u8]) -> bool {
-        if !(1..=MOST_ITERATIONS).contains(&self.iterations) || !(1..=64).contains(&self.digest.len()) {
+        if self.iterations == 0 || self.check().is_err() || !(1..=64).contains(&self.digest.len()) {
             return false;
         }
         let mut digest = vec![0; self.digest.len()];

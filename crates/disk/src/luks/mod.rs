@@ -34,6 +34,9 @@ use crate::{DiskError, Window};
 /// How often passphrases are tried on keyslots in all: each try takes up to a minute by the header's will.
 const MOST_TRIES: u32 = 256;
 
+/// The most digests that tell the key of a segment: one, and another while a volume is encrypted anew.
+const MOST_DIGESTS: usize = 4;
+
 /// The most LUKS volumes that are looked at.
 const MOST_VOLUMES: usize = 256;
 
@@ -192,6 +195,10 @@ fn volume_key(
     candidates: &[&[u8]],
     (known, tries): (&mut Vec<Zeroizing<Vec<u8>>>, &mut Tries),
 ) -> Result<Zeroizing<Vec<u8>>, String> {
+    bound.digests.iter().try_for_each(KeyDigest::check)?;
+    if bound.digests.len() > MOST_DIGESTS {
+        return Err(format!("a segment of it has more than {MOST_DIGESTS} digests of its key"));
+    }
     if let Some(key) = known.iter().find(|key| bound.digests.iter().any(|digest| digest.fits(key))) {
         return Ok(key.clone());
     }

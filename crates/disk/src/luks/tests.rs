@@ -88,6 +88,7 @@ fn segments_follow_each_other() {
 #[test]
 fn what_is_not_supported_is_named() {
     let with = |from: &str, to: &str| opened(second(&json(CRYPT).replace(from, to)));
+    let digest = r#"{"type":"pbkdf2","segments":["0"],"hash":"sha256","iterations":1,"salt":"AAAA","digest":"AAAA"}"#;
     for (from, to, part) in [
         (
             "\"keyslots_size\"",
@@ -126,6 +127,16 @@ fn what_is_not_supported_is_named() {
             "cannot be derived",
         ),
         ("\"type\":\"luks2\"", "\"type\":\"reencrypt\"", "no keyslot"),
+        (
+            "\"1\"],\"hash\":\"sha256\",\"iterations\":1,",
+            "\"1\"],\"hash\":\"sha256\",\"iterations\":500000000,",
+            "500000000 iterations, and at most",
+        ),
+        (
+            "\"digests\":{\"0\":",
+            &format!("\"digests\":{{{}\"0\":", (1..5).map(|n| format!("\"{n}\":{digest},")).collect::<String>()),
+            "more than 4 digests",
+        ),
     ] {
         let error = with(from, to).expect_err(part);
         assert!(error.contains(part) && error.lines().count() == 1, "{part}: {error}");
