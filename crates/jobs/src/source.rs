@@ -25,7 +25,7 @@ pub(crate) use disk::{file_system, split, volumes, with_volumes};
 pub use disk_image::DiskFile;
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub(crate) use disk_image::{DiskImage, OpenedDisk};
-pub use domain::Domain;
+pub use domain::{Domain, read_description};
 pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use inarch_disk::guest::Which;

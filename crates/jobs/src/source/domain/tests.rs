@@ -66,7 +66,14 @@ fn hostile_descriptions_are_refused() {
     let outside = "<!DOCTYPE d [<!ENTITY a SYSTEM 'file:///etc/passwd'>]><domain>&a;</domain>";
     let many = format!("<domain>{}</domain>", "<a/>".repeat(300_000));
     let deep = "<a>".repeat(100_000);
-    for xml in [laughs, outside, &many, &deep, "", "<domain", "<network/>", "<domain>&x;</domain>"] {
+    // Each would be compared with all others.
+    let attributes: String = (0..25_000).map(|number| format!(" a{number}='>'")).collect();
+    let attributes = format!("<domain{attributes}/>");
+    let (open, close): (String, String) = (0..100).map(|n| (format!("<a xmlns:a{n}='{n}'>"), "</a>")).unzip();
+    let namespaces = format!("<domain>{open}{close}</domain>");
+    for xml in
+        [laughs, outside, &many, &deep, &attributes, &namespaces, "", "<domain", "<network/>", "<domain>&x;</domain>"]
+    {
         assert!(describe(xml).is_err(), "{}", &xml[..xml.len().min(60)]);
     }
     let closed = format!("<domain>{}{}</domain>", "<a>".repeat(90_000), "</a>".repeat(90_000));
