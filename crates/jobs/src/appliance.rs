@@ -40,6 +40,7 @@ mod volumes;
 mod wire;
 
 use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,6 +66,7 @@ pub struct Appliance {
     timeline: Timeline,
     events: Events<ApplianceEvent>,
     disk: inarch_disk::Disk,
+    image: PathBuf,
     read_only: bool,
 }
 
@@ -83,6 +85,7 @@ impl Appliance {
         let plan = volumes::plan(&image, format, &request.with, &request.which)?;
         image.sector = plan.disk.table.as_ref().and_then(|table| u32::try_from(table.sector).ok());
         timeline.host("look at the image");
+        let path = image.path.clone();
         let mut running = machine::start(request, image, &events)?;
         let hello: Hello = match running.receive()? {
             (Kind::Message, bytes) => wire::decode(&bytes).map_err(ApplianceError::Stream)?,
@@ -92,7 +95,7 @@ impl Appliance {
             return Err(ApplianceError::Version);
         }
         timeline.boot(running.greeted(), hello.since_boot);
-        let mut appliance = Appliance { running, timeline, events, disk: plan.disk, read_only };
+        let mut appliance = Appliance { running, timeline, events, disk: plan.disk, image: path, read_only };
         let attach = wire::Attach { read_only, mounted: request.access.is_mounted(), ..plan.attach };
         appliance.ask(&Ask::Attach(attach))?;
         Ok(appliance)
@@ -178,7 +181,12 @@ impl Appliance {
                             taken.map(|()| found)
                         }
                         Answer::Failed { text, errno } => {
-                            Err(ApplianceError::Guest { text: error::one_line(text.as_bytes()), errno })
+                            let mut text = error::one_line(text.as_bytes());
+                            // All that the guest hears is that its disk failed.
+                            if errno == Some(libc::EIO) && has_no_room(&self.image) {
+                                text += "; this machine has no room left for the image";
+                            }
+                            Err(ApplianceError::Guest { text, errno })
                         }
                     };
                 }
@@ -186,6 +194,12 @@ impl Appliance {
             }
         }
     }
+}
+
+/// Whether the file system of an image is full.
+fn has_no_room(image: &Path) -> bool {
+    const LEAST: u64 = 1 << 20;
+    rustix::fs::statvfs(image).is_ok_and(|there| there.f_bavail.saturating_mul(there.f_frsize) < LEAST)
 }
 
 /// Whether something can be read.

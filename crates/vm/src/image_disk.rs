@@ -4,7 +4,7 @@
 //! image names it (`backing` is null unless it is given).
 
 use std::ffi::OsString;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use serde_json::{Value, json};
@@ -60,16 +60,26 @@ pub struct ImageDisk {
     pub sector: u32,
 }
 
+impl ImageDisk {
+    /// The disk for a tool of QEMU's that this process starts: what the tool takes in place of a file's name, and the files, which stay open for it. It
+    /// opens no others, whatever the image names.
+    pub fn for_tool(self) -> (String, Vec<OwnedFd>) {
+        let mut line = CommandLine { arguments: Vec::new(), descriptors: Vec::new() };
+        let node = line.image_nodes(self.chain, self.read_only).to_string();
+        // The tool inherits no descriptors.
+        let node = node.replace(OWN_FILES, &format!("/proc/{}/fd/", std::process::id()));
+        (format!("json:{node}"), line.descriptors)
+    }
+}
+
+/// Where a process has its open files.
+const OWN_FILES: &str = "/proc/self/fd/";
+
 impl CommandLine {
     /// Adds a disk that QEMU opens.
     pub(crate) fn image(&mut self, disk: ImageDisk) {
         let ImageDisk { serial, chain, read_only, sector } = disk;
-        let mut node = Value::Null;
-        let count = chain.len();
-        for (place, file) in chain.into_iter().enumerate().rev() {
-            // What is below is only read.
-            node = self.image_node(file, read_only || place > 0, (place + 1 < count).then_some(node));
-        }
+        let mut node = self.image_nodes(chain, read_only);
         if let Some(fields) = node.as_object_mut() {
             fields.insert("node-name".to_owned(), Value::String(serial.clone()));
         }
@@ -80,6 +90,17 @@ impl CommandLine {
             device.push_str(&format!(",logical_block_size={sector},physical_block_size={sector}"));
         }
         self.option("-device", device);
+    }
+
+    /// The image, with those below it.
+    fn image_nodes(&mut self, chain: Vec<ImageFile>, read_only: bool) -> Value {
+        let mut node = Value::Null;
+        let count = chain.len();
+        for (place, file) in chain.into_iter().enumerate().rev() {
+            // What is below is only read.
+            node = self.image_node(file, read_only || place > 0, (place + 1 < count).then_some(node));
+        }
+        node
     }
 
     fn image_node(&mut self, file: ImageFile, read_only: bool, below: Option<Value>) -> Value {
@@ -107,7 +128,7 @@ impl CommandLine {
         let path = match file {
             Endpoint::Path(path) => placeholder(path.into_os_string()),
             Endpoint::Descriptor(descriptor) => {
-                let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+                let path = format!("{OWN_FILES}{}", descriptor.as_raw_fd());
                 self.descriptors.push(descriptor);
                 path
             }

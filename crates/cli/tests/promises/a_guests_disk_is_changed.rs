@@ -28,8 +28,10 @@ fn done(dir: &Path, script: &str) -> String {
 /// Asserts that a change failed, with one line that has these parts.
 fn assert_refused(output: &Output, parts: &[&str]) {
     assert_status(output, 1);
-    let told = stderr(output);
-    assert_eq!(told.lines().count(), 1, "{told}");
+    // On a busy machine a guest may be late.
+    let told: Vec<_> =
+        stderr(output).lines().filter(|line| !line.contains("started once more")).map(str::to_owned).collect();
+    let [told] = &told[..] else { panic!("{told:?}") };
     assert!(parts.iter().all(|part| told.contains(part)), "{told}");
 }
 
@@ -170,6 +172,17 @@ fn what_is_interrupted_or_has_no_room_leaves_the_file_as_it_was() {
     assert!(repaired.status.code().is_some_and(|code| code <= 1), "{}", stdout(&repaired));
     done(dir, "e2fsck -fn root.now >/dev/null 2>&1; dd if=root.now of=guest.img bs=1M seek=1 conv=notrunc status=none");
     assert_eq!(checked(dir, "cat /etc/shadow"), "old\n");
+    // Larger than the room that this machine has for the image.
+    if rustix::process::geteuid().is_root() {
+        let small = "mkdir small; mount -t tmpfs -o size=24M none small; trap 'cd ..; umount small' EXIT; cd small; mkdir -p r/etc; echo old > r/etc/f
+            mke2fs -q -t ext4 -d r img 100M >said; set +e; head -c 60M /dev/urandom | i disk write img /etc/f; s=$?; set -e
+            i disk cat img /etc/f; cp --sparse=always img ../small.img; exit $s";
+        let full = sh(dir, small);
+        assert_eq!((full.status.success(), &*stdout(&full)), (false, "old\n"), "{}", stderr(&full));
+        assert!(stderr(&full).contains("no room left for the image"), "{}", stderr(&full));
+        let repaired = sh(dir, "e2fsck -fp small.img");
+        assert!(repaired.status.code().is_some_and(|code| code <= 1), "{}", stdout(&repaired));
+    }
     // Larger than the volume.
     let full = sh(dir, "head -c 100M /dev/zero | tr '\\0' x | i disk write guest.img /etc/shadow");
     assert_refused(&full, &["/etc/shadow", "No space left"]);
@@ -310,4 +323,30 @@ fn a_volume_grows_and_shrinks_with_its_partition() {
         done(dir, "i disk resize x.img 400M; xfs_repair -n -f x.img >/dev/null 2>&1; stat -c %s x.img"),
         format!("320 MiB -> 400 MiB\n{}\n", 400 << 20)
     );
+}
+
+#[test]
+fn an_image_grows_by_the_files_that_were_named_for_it() {
+    let dir = scratch();
+    let dir = dir.path();
+    // The image names its files elsewhere, where other files are by now.
+    done(
+        dir,
+        "mkdir there; truncate -s 32M there/data.raw; mke2fs -q -t ext4 there/data.raw
+        qemu-img create -q -f qcow2 -o data_file=$PWD/there/data.raw,data_file_raw=on img.qcow2 32M
+        mke2fs -q -t ext4 -F there/data.raw; cp there/data.raw data.raw
+        mke2fs -q -t ext4 base.img 32M; cp base.img there; qemu-img create -q -f qcow2 -b $PWD/there/base.img -F raw over.qcow2
+        echo mine > there/data.raw; echo mine > there/base.img",
+    );
+    assert_eq!(done(dir, "i disk resize --with data.raw img.qcow2 64M"), "32.0 MiB -> 64.0 MiB\n");
+    assert_eq!(done(dir, "i disk resize --with base.img over.qcow2 64M"), "32.0 MiB -> 64.0 MiB\n");
+    assert_eq!(
+        done(dir, "cat there/data.raw there/base.img; stat -c %s data.raw base.img"),
+        "mine\nmine\n67108864\n33554432\n"
+    );
+    done(
+        dir,
+        "e2fsck -fn data.raw >/dev/null 2>&1; cp base.img there; qemu-img convert -O raw over.qcow2 raw; e2fsck -fn raw >/dev/null 2>&1",
+    );
+    assert_eq!(done(dir, "stat -c %s raw"), "67108864\n");
 }

@@ -1,9 +1,6 @@
 //! Makes a volume longer or shorter: the image, the partition, and the file system.
 
-use std::fs::File;
 use std::io;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use inarch_disk::{Disk, TableKind};
 
@@ -134,50 +131,15 @@ pub fn resize(
     let end = room.start.saturating_add(bytes).saturating_add(room.reserved());
     let moves_table = grows && end > plan.disk.size;
     if moves_table {
-        lengthen(path, format, end)?;
+        image.lengthen(&request.with, end)?;
     }
     let moves_table = moves_table && room.table == Some(TableKind::Gpt);
-    let request = ApplianceRequest { image, access: Access::Repair, ..request.clone() };
-    let mut appliance = Appliance::open(&request, events)?;
+    let asked = ApplianceRequest { image: image.clone(), access: Access::Repair, ..request.clone() };
+    let mut appliance = Appliance::open(&asked, events)?;
     appliance.ask(&Ask::Resize(Grown { bytes, grows, moves_table }))?;
     let report = appliance.close()?;
     if !grows && room.table.is_none() && format == ImageFormat::Raw {
-        shorten(path, bytes)?;
+        image.shorten(room.now, bytes)?;
     }
     Ok(Resized { before: room.now, now: bytes, report: Some(report) })
-}
-
-/// Makes an image longer.
-fn lengthen(path: &Path, format: ImageFormat, bytes: u64) -> Result<(), ApplianceError> {
-    let fail = |error| PathError::new(path, "cannot be made longer", error);
-    if format == ImageFormat::Raw {
-        let file = File::options().write(true).open(path).map_err(fail)?;
-        if !file.metadata().map_err(fail)?.is_file() {
-            return Err(fail(io::Error::other("a block device has the size that it has")).into());
-        }
-        return Ok(file.set_len(bytes).map_err(fail)?);
-    }
-    // Absolute, so that it is no option.
-    let absolute = std::path::absolute(path).map_err(fail)?;
-    let mut command = Command::new("qemu-img");
-    command.args(["resize", "-q", "-f", format.name()]).arg(absolute).arg(bytes.to_string()).stdin(Stdio::null());
-    let output = command.output().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => fail(io::Error::other("qemu-img is missing: apt-get install qemu-utils")),
-        _ => fail(error),
-    })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = super::error::one_line(&output.stderr);
-    Err(fail(io::Error::other(format!("qemu-img: {words}"))).into())
-}
-
-/// Makes an image file shorter, whose file system has become so.
-fn shorten(path: &Path, bytes: u64) -> Result<(), ApplianceError> {
-    let fail = |error| PathError::new(path, "cannot be made shorter", error);
-    let file = File::options().write(true).open(path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.is_file() {
-        file.set_len(bytes).map_err(fail)?;
-    }
-    Ok(())
 }

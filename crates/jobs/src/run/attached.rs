@@ -3,6 +3,8 @@
 //! Whoever can write to a raw disk can make it look like a container that names other files. So the format of an image
 //! is never told by its bytes: it is what the user says, or what the file's name says and its bytes confirm.
 
+mod length;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -303,22 +303,29 @@ impl Guest {
             (None, Err(error)) => Err(error.into()),
         };
         let result = result.map_err(|error| self.explained(error));
-        self.end(&process, result.is_ok());
+        if !self.end(&process, result.is_ok()) {
+            let seconds = LAST_WRITES.as_secs();
+            failure.tell_fault(format_args!(
+                "QEMU did not end within {seconds} s, and was killed: what it had not written to the guest's disk images is lost"
+            ));
+        }
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
             failure.tell_fault(format_args!("{}: the log of the guest's console is incomplete: {error}", shown(path)));
         }
         Attempt { greeted, result }
     }
 
-    /// Ends the machine. QEMU writes what it keeps back of images when it ends by itself.
-    fn end(&self, process: &Process, powers_off: bool) {
+    /// Ends the machine. QEMU writes what it keeps back of images when it ends by itself; false if it did not.
+    fn end(&self, process: &Process, powers_off: bool) -> bool {
+        let mut is_written = true;
         if !self.attached.is_empty() {
             if powers_off {
                 process.wait(POWER_OFF);
             }
-            process.terminate(LAST_WRITES);
+            is_written = process.terminate(LAST_WRITES);
         }
         process.kill();
+        is_written
     }
 
     /// In QEMU's message about a locked image a descriptor stands for the file.

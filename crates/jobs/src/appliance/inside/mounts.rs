@@ -98,7 +98,8 @@ impl Mounted {
     /// Writes everything to the disks.
     pub fn sync(&self) -> Result<(), Failure> {
         for point in &self.points {
-            let fail = |error: Errno| Failure::of(format!("cannot write everything to {}", point.display()), error);
+            let shown = Path::new("/").join(point.strip_prefix(ROOT).unwrap_or(point));
+            let fail = |error: Errno| Failure::of(format!("cannot write everything to {}", shown.display()), error);
             let directory = openat(CWD, point, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
             directory.and_then(syncfs).map_err(fail)?;
         }
@@ -114,10 +115,13 @@ impl Mounted {
             let fail = |error| Failure::of(format!("cannot unmount {}", point.display()), error).with_kernel_log(log);
             unmount(point, UnmountFlags::empty()).map_err(fail)?;
         }
-        for (_, device, format) in &self.devices {
+        for (name, device, format) in &self.devices {
             if format == "ntfs" {
                 wait_for_program(device);
             }
+            // Not every file system has the disk write its cache when it is unmounted.
+            let flushed = fs::File::open(device).and_then(|device| device.sync_all());
+            flushed.map_err(|error| Failure::of(format!("cannot write everything to {name}"), error))?;
         }
         Ok(())
     }

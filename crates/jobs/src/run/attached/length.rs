@@ -1,0 +1,91 @@
+//! Makes images longer and shorter. Nobody else writes to them meanwhile, and no bytes are cut off but those that were to be.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use inarch_vm::image_disk;
+
+use super::{AttachError, AttachedDisk, OpenDisk};
+use crate::path_error::PathError;
+
+impl AttachedDisk {
+    /// Makes an image at least `bytes` long. `with` are the files that it may name: no others are opened.
+    pub(crate) fn lengthen(&self, with: &[PathBuf], bytes: u64) -> Result<(), AttachError> {
+        let fail = |error| PathError::new(&self.path, "cannot be made longer", error);
+        let open = OpenDisk::open(self, with, 1)?;
+        let Some(top) = open.chain.first() else { return Ok(()) };
+        if top.format == image_disk::ImageFormat::Qcow2 {
+            return Ok(by_qemu(&open, bytes).map_err(fail)?);
+        }
+        if top.image.is_device {
+            return Err(fail(io::Error::other("a block device has the size that it has")).into());
+        }
+        let file = &top.image.file;
+        // It may have become longer than it was when somebody looked.
+        if file.metadata().map_err(fail)?.len() < bytes {
+            file.set_len(bytes).map_err(fail)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a raw image file shorter, whose file system has become so; one that is not `before` bytes long any more stays as it is.
+    pub(crate) fn shorten(&self, before: u64, bytes: u64) -> Result<(), AttachError> {
+        let fail = |error| PathError::new(&self.path, "cannot be made shorter", error);
+        let open = OpenDisk::open(self, &[], 1)?;
+        let Some(top) = open.chain.first().filter(|top| !top.image.is_device) else { return Ok(()) };
+        let file = &top.image.file;
+        if file.metadata().map_err(fail)?.len() != before {
+            return Err(fail(io::Error::other("another program has changed its length")).into());
+        }
+        file.set_len(bytes).and_then(|()| file.sync_all()).map_err(fail)?;
+        Ok(())
+    }
+}
+
+/// Has qemu-img make a qcow2 image longer.
+fn by_qemu(disk: &OpenDisk, bytes: u64) -> io::Result<()> {
+    // Until it has ended.
+    let (name, _files) = disk.of_machine(false)?.for_tool();
+    let mut command = Command::new("qemu-img");
+    command.args(["resize", "-q", &name, &bytes.to_string()]).current_dir(Path::new("/")).stdin(Stdio::null());
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::other("qemu-img is missing: apt-get install qemu-utils"),
+        _ => error,
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let words = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
+    let words: String = words.trim().chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    Err(io::Error::other(format!("qemu-img: {}", words.trim_start_matches("qemu-img: "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::ImageFormat;
+
+    /// What somebody else has made longer meanwhile is not cut off.
+    #[test]
+    fn an_image_that_is_longer_than_expected_stays_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, vec![1; 5000]).unwrap();
+        let length = || path.metadata().unwrap().len();
+        let disk = AttachedDisk { path: path.clone(), read_only: false, format: Some(ImageFormat::Raw), sector: None };
+        disk.lengthen(&[], 4096).unwrap();
+        assert_eq!(length(), 5000);
+        let error = disk.shorten(4096, 1024).unwrap_err().to_string();
+        assert!(error.contains("changed its length") && length() == 5000, "{error}");
+        disk.lengthen(&[], 8192).unwrap();
+        assert_eq!(length(), 8192);
+        let held = std::fs::File::open(&path).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+        assert!(disk.shorten(8192, 1024).is_err() && disk.lengthen(&[], 9000).is_err());
+        drop(held);
+        disk.shorten(8192, 1024).unwrap();
+        assert_eq!(length(), 1024);
+    }
+}
