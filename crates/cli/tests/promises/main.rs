@@ -7,6 +7,7 @@ mod a_changed_file_is_an_error_and_is_named;
 mod a_container_image_runs_as_it_says;
 mod a_directory_is_shared_by_9p;
 mod a_guest_of_several_disks_is_read;
+mod a_guests_array_is_changed;
 mod a_guests_disk_is_changed;
 mod a_guests_disk_is_looked_into;
 mod a_guests_file_is_edited;

@@ -150,8 +150,8 @@ impl Work {
 
     fn attach(&mut self, attach: Attach) -> Result<(), Failure> {
         let mut clock = Clock { last: Instant::now(), steps: &mut self.steps };
-        if attach.arrays {
-            devices::assemble_arrays(attach.read_only)?;
+        if !attach.arrays.is_empty() {
+            devices::assemble_arrays(&attach.arrays, attach.read_only)?;
             clock.step("assemble the arrays");
         }
         if !attach.groups.is_empty() {
@@ -176,10 +176,10 @@ impl Work {
         if !attach.groups.is_empty() {
             devices::deactivate_groups(&attach.groups)?;
         }
-        if attach.arrays {
+        if !attach.arrays.is_empty() {
             devices::stop_arrays()?;
         }
-        if attach.arrays || !attach.groups.is_empty() {
+        if !attach.arrays.is_empty() || !attach.groups.is_empty() {
             clock.step("let go of the volumes");
         }
         Ok(())

@@ -45,7 +45,7 @@ const NOT_NEEDED: [&str; 10] = [
 
 /// The settings that the guest has of the host's: those of the tools, and nothing secret. A guest whose kernel was taken over by
 /// the image could write what it has into the image.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 15] = [
     "alternatives",
     "e2fsck.conf",
     "group",
@@ -56,8 +56,6 @@ const SETTINGS: [&str; 17] = [
     "localtime",
     "lvm",
     "magic",
-    "mdadm",
-    "mdadm.conf",
     "mke2fs.conf",
     "modprobe.d",
     "nsswitch.conf",

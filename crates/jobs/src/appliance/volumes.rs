@@ -9,7 +9,7 @@ use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
 use inarch_format::Damage;
 
 use super::ApplianceError;
-use super::wire::{Attach, AttachedVolume, Device};
+use super::wire::{Array, Attach, AttachedVolume, Device};
 use crate::run::AttachedDisk;
 use crate::source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
 
@@ -83,20 +83,25 @@ fn only_above(above: &[Above], which: &Which) -> Option<Attach> {
 
 /// With what lies below the volumes.
 fn with_groups(mut attach: Attach, above: &[Above]) -> Attach {
-    let needed = |volume: &AttachedVolume| matches!(volume.device, Device::Above(_));
-    if attach.volumes.iter().any(needed) {
-        // An array may hold a physical volume.
-        attach.arrays = above.iter().any(|volume| volume.kind == Kind::Array);
-    }
-    for volume in &attach.volumes {
+    let is_array = |name: &str| above.iter().any(|other| other.kind == Kind::Array && other.name == name);
+    let mut is_needed = false;
+    for volume in &mut attach.volumes {
         let Device::Above(name) = &volume.device else { continue };
-        let is_array = above.iter().any(|other| other.kind == Kind::Array && other.name == *name);
+        // An array may also hold a physical volume.
+        is_needed = true;
         let group = Path::new(name).parent().and_then(|group| group.file_name()).and_then(|group| group.to_str());
-        if let (false, Some(group)) = (is_array, group)
+        if is_array(name) {
+            volume.device = Device::Array(name.clone());
+        } else if let Some(group) = group
             && !attach.groups.iter().any(|other| other == group)
         {
             attach.groups.push(group.to_owned());
         }
+    }
+    if is_needed {
+        let arrays = above.iter().filter(|volume| volume.kind == Kind::Array);
+        attach.arrays =
+            arrays.filter_map(|array| Some(Array { name: array.name.clone(), id: array.id.clone()? })).collect();
     }
     attach
 }

@@ -168,14 +168,23 @@ pub(super) struct Attach {
     pub volumes: Vec<AttachedVolume>,
     /// Directories at which a volume is missing: nothing is written below them.
     pub missing: Vec<String>,
-    /// Whether there are arrays of MD to assemble.
-    pub arrays: bool,
+    /// The arrays of MD to assemble.
+    pub arrays: Vec<Array>,
     /// The volume groups of LVM to activate.
     pub groups: Vec<String>,
     /// Whether nothing is written.
     pub read_only: bool,
     /// Whether the volumes are mounted.
     pub mounted: bool,
+}
+
+/// An array of MD.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Array {
+    /// The path in /dev that it is to have.
+    pub name: String,
+    /// Its identifier.
+    pub id: String,
 }
 
 /// A volume, and where it is mounted.
@@ -205,8 +214,10 @@ pub(super) struct Grown {
 pub(super) enum Device {
     /// A disk of this serial number, or a partition of it.
     Disk { serial: String, part: Option<u32> },
-    /// A logical volume or an array, by its path in /dev.
+    /// A logical volume, by its path in /dev.
     Above(String),
+    /// An array, by its path in /dev.
+    Array(String),
 }
 
 /// What the program answers.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::tools::Tool;
-use crate::appliance::wire::Device;
+use crate::appliance::wire::{Array, Device};
 
 const MODPROBE: Tool = Tool { program: "modprobe", package: "kmod" };
 const LVM: Tool = Tool { program: "lvm", package: "lvm2" };
@@ -26,6 +26,12 @@ pub(super) fn device(device: &Device) -> Result<PathBuf, Failure> {
                 false => Err(Failure::new(format!("{} is not there after its group was activated", path.display()))),
             }
         }
+        Device::Array(name) => match is_active(name) {
+            true => Ok(PathBuf::from(name)),
+            false => {
+                Err(Failure::new(format!("{name}: not all members of the array are on this image, so it is only read")))
+            }
+        },
         Device::Disk { serial, part } => {
             let name = match part {
                 None => format!("virtio-{serial}"),
@@ -81,17 +87,36 @@ pub(super) fn load_driver(format: &str) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// Where mdadm reads which arrays there are: not from the host's settings.
+const ARRAYS: &str = "/run/inarch-arrays";
+
 /// Assembles the arrays of MD that are complete: what is missing may be on an image that was not named.
-pub(super) fn assemble_arrays(read_only: bool) -> Result<(), Failure> {
+pub(super) fn assemble_arrays(arrays: &[Array], read_only: bool) -> Result<(), Failure> {
     MDADM.find()?;
     load_module("md_mod");
+    let lines = arrays.iter().map(|Array { name, id }| format!("ARRAY {name} UUID={}\n", id.replace('-', ":")));
+    // The guest is another machine than this one, whose arrays would get other names.
+    let text = format!("DEVICE partitions\nHOMEHOST <ignore>\n{}", lines.collect::<String>());
+    fs::write(ARRAYS, text).map_err(|error| Failure::of(ARRAYS, error))?;
     let read_only = read_only.then_some("--readonly");
-    let words = ["--assemble", "--scan", "--no-degraded"].into_iter().chain(read_only);
-    MDADM.must(words).map(drop)
+    let words = ["--assemble", "--scan", "--no-degraded", "--config", ARRAYS].into_iter().chain(read_only);
+    let ended = MDADM.run(words, &mut |_| {})?;
+    // That some are not complete is no failure: they may not be needed.
+    let is_incomplete = ended.lines.iter().any(|line| line.contains("not started"));
+    let is_done = is_incomplete || arrays.iter().all(|array| is_active(&array.name));
+    if is_done { Ok(()) } else { Err(MDADM.failed(&ended)) }
+}
+
+/// Whether an array runs: one that is not complete has a device all the same.
+fn is_active(name: &str) -> bool {
+    let device = fs::canonicalize(name).unwrap_or_default();
+    let Some(number) = device.file_name().and_then(|number| number.to_str()) else { return false };
+    let state = fs::read_to_string(format!("/sys/block/{number}/md/array_state"));
+    state.is_ok_and(|state| !matches!(state.trim(), "clear" | "inactive"))
 }
 
 pub(super) fn stop_arrays() -> Result<(), Failure> {
-    MDADM.must(["--stop", "--scan"]).map(drop)
+    MDADM.must(["--stop", "--scan", "--config", ARRAYS]).map(drop)
 }
 
 /// Activates all volumes of some groups.
