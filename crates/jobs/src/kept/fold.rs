@@ -13,24 +13,21 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inarch_block::{Content, Device, Origin as Held, Seal, read_content};
-use inarch_confine::{Parse, Parsing};
-use inarch_format::ReadError;
-use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
-use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
+use inarch_block::{Content, Origin as Held, Seal, read_content};
+use inarch_confine::Parse;
+use inarch_tree::compare::{Difference, MOST_PATHS, TooDeep, differences_but_deep};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
-use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
+use inarch_tree::{Extent, InodeId};
 
 use super::files::{DiskFiles, FIRST_PAGE};
+use super::guest_disk::{GuestDisk, WrittenDisk};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
-use super::remade::{Remade, remake};
-use super::same::{Side, have_same_bytes};
+use super::remade::remake;
 use super::{KeptRun, KeptTree};
 use crate::kept::KeptError;
 use crate::lifecycle::trust;
@@ -55,8 +52,9 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         // The guest's file system is parsed where nothing but the host's tree can be opened.
         let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, error))?;
         let read = |parsing| {
+            let KeptOverlay { disk, name } = disk;
             let disk = GuestDisk::read(parsing, disk).map_err(|error| disk_error(tree, error))?;
-            disk.changed(spill, &own).map_err(KeptError::from)
+            changed(&disk, name, spill, &own).map_err(KeptError::from)
         };
         let found = parse.run(read, || {}).map_err(|error| disk_error(tree, error))??;
         found.spill.finish()?;
@@ -93,7 +91,7 @@ fn left_out_notes(left_out: &[TooDeep]) -> Vec<String> {
 
 /// A disk with what its guest wrote.
 struct KeptOverlay {
-    disk: Remade,
+    disk: WrittenDisk,
     /// The name of the overlay's file.
     name: String,
 }
@@ -116,123 +114,15 @@ struct Found {
     notes: Vec<String>,
 }
 
-/// A disk with what its guest wrote, and the file system that the guest left on it.
-struct GuestDisk {
-    host: Arc<dyn Content>,
-    layered: Arc<Layered>,
-    image: Ext4Image,
-    numbering: Numbering,
-    device: Arc<Device>,
-    overlay_name: String,
-    /// Where in the overlay's file the device's first byte is.
-    data_start: u64,
-}
-
-impl GuestDisk {
-    fn read(parsing: Parsing, overlay: KeptOverlay) -> Result<GuestDisk, String> {
-        let KeptOverlay { disk: Remade { layered, host, device, numbering }, name } = overlay;
-        let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
-        let image = open_image(parsing, Arc::clone(&device) as _, &options).map_err(|error| match error {
-            // Unread files would count as removed.
-            ReadError::Damaged { format, reason } => format!("{format}: {reason}"),
-            other => other.to_string(),
-        })?;
-        let data_start = device.overlay_data_start().unwrap_or(0);
-        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name: name, data_start })
-    }
-
-    fn guest(&self) -> &Arc<Tree> {
-        &self.image.opened.tree
-    }
-
-    /// What the guest changed.
-    fn changed(&self, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, LayerError> {
-        let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
-        leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
-        let mut facts = GuestFacts { disk: self, spill };
-        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)?;
-        let notes = self.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
-        Ok(Found { layer, spill: facts.spill, notes })
-    }
-
-    /// The inode of the planned tree that an inode of the guest still is. A reused inode number has a random
-    /// generation; a planned inode's generation is 0.
-    fn planned(&self, new: InodeId) -> Option<InodeId> {
-        let planned = self.numbering.inode(self.image.ino(new)).filter(|_| self.image.generation(new) == 0)?;
-        let kind = |tree: &Tree, id| tree.inode(id).file_type();
-        (kind(&self.layered.tree, planned) == kind(self.guest(), new)).then_some(planned)
-    }
-
-    /// Whether every byte of the guest's file is still where the plan put the planned file's: then the content is the
-    /// same, and need not be read.
-    fn is_untouched(&self, planned: InodeId, new: InodeId) -> bool {
-        if self.layered.tree.inode(planned).size() != self.guest().inode(new).size() {
-            return false;
-        }
-        let pieces = self.pieces(planned, new);
-        let length = |(range, _): &(Range<u64>, bool)| range.end - range.start;
-        pieces.iter().all(|(_, in_place)| *in_place)
-            && pieces.iter().map(length).sum::<u64>() == self.data_bytes(planned)
-    }
-
-    /// The parts of a guest's file on the disk, and whether each is where the plan put that part of a planned file.
-    fn pieces(&self, planned: InodeId, new: InodeId) -> Vec<(Range<u64>, bool)> {
-        let mut pieces = Vec::new();
-        for extent in self.image.extents().of(new) {
-            let mut done = 0;
-            while done < extent.length {
-                let (held, count) = self.device.origin(extent.at + done);
-                let there = Held::File { inode: planned, offset: extent.offset + done };
-                let count = count.min(extent.length - done);
-                let start = extent.offset + done;
-                // Parts in the journal are not on the disk yet.
-                pieces.push((start..start + count, held == there && self.image.is_on_device(extent)));
-                done += count;
-            }
-        }
-        pieces
-    }
-
-    /// Bytes of a planned file in blocks on the disk.
-    fn data_bytes(&self, planned: InodeId) -> u64 {
-        const BLOCK: u64 = inarch_block::BLOCK_SIZE as u64;
-        let size = self.layered.tree.inode(planned).size();
-        let Some(ranges) = self.layered.tree.sparse_ranges(planned) else { return size };
-        let mut bytes = 0;
-        let mut end = 0;
-        for DataRange { offset, length } in ranges {
-            let start = (offset / BLOCK * BLOCK).max(end);
-            end = (offset + length).next_multiple_of(BLOCK).min(size).max(start);
-            bytes += end - start;
-        }
-        bytes
-    }
-}
-
-impl Lineage for GuestDisk {
-    fn origin(&self, new: InodeId) -> Option<InodeId> {
-        self.layered.origin(self.planned(new)?)
-    }
-
-    fn same_content(&self, old: InodeId, new: InodeId) -> bool {
-        let planned = self.planned(new).filter(|planned| self.layered.whole(*planned) == Some(old));
-        if planned.is_some_and(|planned| self.is_untouched(planned, new)) {
-            return true;
-        }
-        let pieces = planned.map(|planned| self.pieces(planned, new)).unwrap_or_default();
-        let mut known: Vec<Range<u64>> =
-            pieces.into_iter().filter(|(_, in_place)| *in_place).map(|(range, _)| range).collect();
-        // Extents of a damaged file system may overlap.
-        known.sort_unstable_by_key(|range| range.start);
-        let is = Side { content: &*self.image.opened.content, tree: self.guest(), inode: new };
-        let was = Side { content: &*self.host, tree: &self.layered.lower, inode: old };
-        // What can no longer be read for comparison counts as changed.
-        have_same_bytes(is, was, &known).unwrap_or(false)
-    }
-
-    fn as_stored(&self, time: Timestamp) -> Timestamp {
-        ext4::stored_time(time)
-    }
+/// What the guest of `disk` changed. `overlay` is the name of the file that holds its writes.
+fn changed(disk: &GuestDisk, overlay: String, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, LayerError> {
+    let WrittenDisk { layered, device, .. } = &disk.disk;
+    let (mut found, left_out) = differences_but_deep(&layered.lower, disk.guest(), disk, MOST_PATHS);
+    leave_out_own(&mut found, (disk.guest(), &*disk.image.opened.content), own);
+    let mut facts = GuestFacts { disk, overlay, data_start: device.overlay_data_start().unwrap_or(0), spill };
+    let layer = Layer::new(&layered.lower, disk.guest(), &found, &mut facts)?;
+    let notes = disk.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
+    Ok(Found { layer, spill: facts.spill, notes })
 }
 
 /// Where the bytes of a layered tree's files are.
@@ -314,12 +204,16 @@ impl Facts for LayeredFacts<'_> {
 /// Where the bytes of a guest's files are.
 struct GuestFacts<'a> {
     disk: &'a GuestDisk,
+    /// The name of the overlay's file.
+    overlay: String,
+    /// Where in the overlay's file the device's first byte is.
+    data_start: u64,
     spill: Spill,
 }
 
 impl GuestFacts<'_> {
     fn layered(&self) -> LayeredFacts<'_> {
-        LayeredFacts { layered: &self.disk.layered }
+        LayeredFacts { layered: &self.disk.disk.layered }
     }
 
     /// Adds where the bytes of an extent of the guest's file are.
@@ -329,12 +223,12 @@ impl GuestFacts<'_> {
         }
         let mut done = 0;
         while done < extent.length {
-            let (held, count) = self.disk.device.origin(extent.at + done);
+            let (held, count) = self.disk.disk.device.origin(extent.at + done);
             let (offset, length) = (extent.offset + done, count.min(extent.length - done));
             match held {
                 Held::Overlay => {
-                    let at = self.disk.data_start + extent.at + done;
-                    parts.push(Part { offset, length, at, holder: Holder::File(self.disk.overlay_name.clone()) });
+                    let at = self.data_start + extent.at + done;
+                    parts.push(Part { offset, length, at, holder: Holder::File(self.overlay.clone()) });
                 }
                 Held::File { inode, offset: from } => self.layered().add(inode, from, length, offset, parts),
                 Held::Zeros => {}
@@ -363,7 +257,7 @@ impl Facts for GuestFacts<'_> {
     }
 
     fn was(&self, path: &[u8]) -> Option<Option<Identity>> {
-        self.disk.layered.layer.was(path)
+        self.disk.disk.layered.layer.was(path)
     }
 }
 

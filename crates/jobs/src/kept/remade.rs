@@ -3,28 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use inarch_block::{BLOCK_SIZE, Content, Device, Overlay};
+use inarch_block::{BLOCK_SIZE, Device, Overlay};
 use inarch_format::ext4;
 
 use super::KeptError;
-use super::layered::{KeptBase, Layered};
+use super::guest_disk::WrittenDisk;
+use super::layered::KeptBase;
 use crate::disk::room::Room;
 use crate::disk::{ANNOUNCED_BYTES, uuid};
 use crate::source::Opened;
 use crate::source::identity::identity;
 
-/// The disk of a kept run as one of its commands had it.
-pub(super) struct Remade {
-    pub layered: Arc<Layered>,
-    /// The bytes of the host's files.
-    pub host: Arc<dyn Content>,
-    pub device: Arc<Device>,
-    pub numbering: ext4::Numbering,
-}
-
 /// Makes the disk of a kept run again from the stored host tree, the run's earlier changes, and the overlay `file`.
 /// Does not look at the host's current tree.
-pub(super) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<Remade, KeptError> {
+pub(super) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<WrittenDisk, KeptError> {
     let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
     let gone = || KeptError::path(file, "cannot open the overlay of the kept run", std::io::ErrorKind::NotFound);
     let options = Room::noted(Overlay::note(file)?.ok_or_else(gone)?).options(uuid(ordinal));
@@ -32,5 +24,5 @@ pub(super) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -
         .map_err(|error| KeptError::Plan { source_path: source.to_owned(), error })?;
     let overlay = Overlay::open(file, plan.map.blocks(), identity(&laid.opened, &options))?;
     let device = Device::new(plan.map, laid.opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
-    Ok(Remade { layered: laid.layered, host: laid.host, device: Arc::new(device), numbering: plan.numbering })
+    Ok(WrittenDisk { layered: laid.layered, host: laid.host, device: Arc::new(device), numbering: plan.numbering })
 }
