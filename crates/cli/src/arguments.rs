@@ -36,6 +36,8 @@ pub enum Command {
     Serve(crate::serve::ServeArguments),
     /// Run a command on this machine, and record what it depends on and what it makes
     Trace(crate::trace::TraceArguments),
+    /// List, fill, check and remove the caches that 'inarch run --cache' keeps
+    Cache(crate::cache::CacheArguments),
     /// Look at disk images, make them, and change what is on them
     Disk(crate::disk::DiskArguments),
     /// Look into guest disks with guestfish's verbs, at a prompt or by a script
@@ -130,7 +132,7 @@ mod tests {
         let below = |command: &clap::Command| command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
         let root = Arguments::command();
         let commands: Vec<String> = below(&root);
-        let further = ["serve", "trace"].into_iter().flat_map(|command| {
+        let further = ["serve", "trace", "cache"].into_iter().flat_map(|command| {
             let names: Vec<String> = below(root.find_subcommand(command).unwrap());
             names.into_iter().map(move |name| vec![command.to_owned(), name])
         });

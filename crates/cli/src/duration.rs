@@ -1,6 +1,6 @@
 //! Parses durations: `30`, `1.5`, `30s`, `1m`, `2h`, `1h30m`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// About thirty years: a later instant cannot be computed everywhere.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
@@ -48,6 +48,15 @@ pub fn lasting(time: Duration) -> String {
     let text: String =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
     if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// How long ago a time in seconds since 1970 was, in its largest unit.
+pub fn ago(seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let passed = now.saturating_sub(seconds);
+    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let found = units.into_iter().find(|(unit, _)| passed >= *unit);
+    found.map_or("now".to_owned(), |(unit, name)| format!("{} {name} ago", passed / unit))
 }
 
 #[cfg(test)]

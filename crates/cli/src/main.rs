@@ -5,6 +5,8 @@
 mod access;
 mod apply;
 mod arguments;
+mod cache;
+mod cache_option;
 mod columns;
 mod diff;
 mod discard;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
         Command::Trace(arguments) => trace::run(arguments),
+        Command::Cache(arguments) => cache::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),

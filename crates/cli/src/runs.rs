@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use inarch_jobs::kept::{self, RunReport, RunState};
 
+use crate::duration::ago;
 use crate::output::{answer, complain};
 use crate::size::show;
 use inarch_jobs::shown;
@@ -90,15 +90,6 @@ fn holds(run: &RunReport) -> String {
         parts if parts == ["more not counted yet"] => "not counted yet".to_owned(),
         parts => parts.join(", "),
     }
-}
-
-/// How long ago a time in seconds since 1970 was, in its largest unit.
-fn ago(seconds: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let passed = now.saturating_sub(seconds);
-    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
-    let found = units.into_iter().find(|(unit, _)| passed >= *unit);
-    found.map_or("now".to_owned(), |(unit, name)| format!("{} {name} ago", passed / unit))
 }
 
 fn shortened(text: &str) -> String {

@@ -60,6 +60,8 @@ pub(crate) struct Prepared {
     pub summary: Summary,
     /// How a container image is to be started.
     pub image: Option<ImageConfig>,
+    /// The inode numbers of an ext4.
+    pub numbering: Option<ext4::Numbering>,
     pub scan_time: Duration,
     pub plan_time: Duration,
 }
@@ -128,6 +130,7 @@ impl Recipe {
         }
         let scan_time = started.elapsed();
 
+        let mut numbering = None;
         let (map, summary, overlay, notes) = match self.format {
             DiskFormat::Ext4 => {
                 let room = self.room()?;
@@ -135,6 +138,7 @@ impl Recipe {
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
                     .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
                 let overlay = self.overlay(plan.map.blocks(), &opened, &options, room)?;
+                numbering = Some(plan.numbering);
                 let ext4::Summary { blocks, metadata_blocks, free_blocks, .. } = plan.summary;
                 (plan.map, Summary { blocks, metadata_blocks, free_blocks }, overlay, Vec::new())
             }
@@ -157,6 +161,7 @@ impl Recipe {
             notes: opened.notes.into_iter().chain(notes).collect(),
             summary,
             image: opened.image,
+            numbering,
             scan_time,
             plan_time: started.elapsed() - scan_time,
         })

@@ -17,6 +17,9 @@ pub enum JobError {
     /// The source cannot be opened.
     #[error(transparent)]
     Open(#[from] crate::source::OpenError),
+    /// A cache cannot be used.
+    #[error(transparent)]
+    Cache(Box<crate::cache::CacheError>),
     /// The kept run cannot be used.
     #[error(transparent)]
     Kept(#[from] crate::kept::KeptError),
@@ -197,5 +200,10 @@ impl JobError {
     /// A failed operation on a path.
     pub(crate) fn path(path: &Path, action: &'static str, error: impl Into<io::Error>) -> JobError {
         PathError::new(path, action, error).into()
+    }
+}
+impl From<crate::cache::CacheError> for JobError {
+    fn from(error: crate::cache::CacheError) -> JobError {
+        JobError::Cache(Box::new(error))
     }
 }

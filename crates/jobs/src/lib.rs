@@ -41,6 +41,8 @@
 #![forbid(unsafe_code)]
 
 pub mod appliance;
+pub mod cache;
+pub mod caches;
 mod change;
 mod device;
 mod disk;

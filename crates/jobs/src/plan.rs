@@ -122,9 +122,10 @@ fn content(source: &Source, is_container: bool) -> &'static str {
             "none of it copied; what the image has compressed is unpacked when it is read"
         }
         Source::Disk { .. } => "none of it copied; what the disk has compressed is unpacked when it is read",
-        Source::Directory(_) | Source::Empty | Source::File { kind: FileKind::Tar | FileKind::Volume(_), .. } => {
-            "none of it copied"
-        }
+        Source::Directory(_)
+        | Source::Cache(_)
+        | Source::Empty
+        | Source::File { kind: FileKind::Tar | FileKind::Volume(_), .. } => "none of it copied",
     }
 }
 

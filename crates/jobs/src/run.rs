@@ -10,9 +10,11 @@
 //! 4. The agent says HELLO and gets the command. The session relays streams and signals until the command ends.
 //! 5. QEMU is ended, and the user learns what matters: files that changed, a full overlay.
 
+mod asked_caches;
 mod attached;
 mod attempt;
 mod boot;
+mod cached;
 mod choice;
 mod clock;
 mod command;
@@ -49,6 +51,7 @@ use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::descriptors;
 use crate::text::shown;
+pub use asked_caches::AskedCaches;
 use attached::OpenDisk;
 pub use attached::{AttachError, AttachedDisk};
 use attempt::{DiskFailure, Guest, LiveDisk};
@@ -60,7 +63,7 @@ use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;
 pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
-pub use request::{CatchSignalsOfRun, Root, RunRequest, TreeMount, Way};
+pub use request::{CatchSignalsOfRun, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
@@ -111,6 +114,10 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
             Ok(trace) => report.trace = Some(trace),
             Err(error) => report.result = Err(error.into()),
         }
+    }
+    if !request.caches.is_empty() {
+        let words: Vec<String> = request.command.iter().map(|word| shown(Path::new(word))).collect();
+        cached::publish(&request.caches, &disks, &report, &words.join(" "), failure.events());
     }
     if let Some(Err(error)) = kept.map(|kept| kept.end(disks, status, failure.events()))
         && report.result.is_ok()

@@ -1,5 +1,6 @@
 //! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
 
+mod cache;
 mod disk;
 mod disk_image;
 mod domain;
@@ -18,8 +19,11 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
+use crate::cache::CacheError;
 use crate::path_error::PathError;
 use crate::text::shown;
+pub use cache::CacheSource;
+pub(crate) use cache::of_owner;
 pub use disk::OpenDiskError;
 pub(crate) use disk::{file_system, split, volumes, with_volumes};
 pub use disk_image::DiskFile;
@@ -65,6 +69,8 @@ pub enum Source {
         /// Which of its images, if it has several: a tag, a name or a digest.
         reference: Option<String>,
     },
+    /// A cache of this user.
+    Cache(Box<CacheSource>),
     /// Nothing: for a device that only holds what a guest writes.
     Empty,
 }
@@ -169,6 +175,9 @@ pub enum SourceError {
         /// Why not.
         reason: String,
     },
+    /// It is no cache that can be used.
+    #[error(transparent)]
+    Cache(Box<CacheError>),
     /// It is something else.
     #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
@@ -198,6 +207,9 @@ impl Source {
         }
         if let Some(domain) = text.as_bytes().strip_prefix(b"libvirt:") {
             return domain::source(domain);
+        }
+        if let Some(name) = text.as_bytes().strip_prefix(b"cache:") {
+            return cache::source(name).map_err(Box::new).map_err(SourceError::Cache);
         }
         let path = PathBuf::from(text);
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
@@ -305,12 +317,16 @@ impl Source {
             | Source::Pipe(path)
             | Source::Oci { path, .. } => path,
             Source::StandardInput => Path::new("-"),
+            Source::Cache(cache) => Path::new(&cache.place.name),
             Source::Empty => Path::new(""),
         }
     }
 
     /// Lines about the state of its files that the user should read.
     pub(crate) fn notes(&self) -> Vec<String> {
+        if matches!(self, Source::Cache(_)) {
+            return Vec::new();
+        }
         let Source::Disk { path, part } = self else { return in_use::note(self.path()).into_iter().collect() };
         let of_domain = part.domain.iter().flat_map(|domain| domain.notes.iter().cloned());
         let others = !part.others.is_empty();
@@ -334,7 +350,7 @@ impl Source {
         match self {
             Source::Oci { .. } | Source::Pipe(_) | Source::StandardInput => true,
             Source::File { kind, .. } => matches!(kind, FileKind::Tar | FileKind::CompressedTar),
-            Source::Directory(_) | Source::Disk { .. } | Source::Empty => false,
+            Source::Directory(_) | Source::Disk { .. } | Source::Cache(_) | Source::Empty => false,
         }
     }
 
@@ -353,7 +369,7 @@ impl Source {
 impl Source {
     /// Whether somebody else may have made its bytes to mislead its reader. Only a confined thread reads those.
     pub(crate) fn is_foreign(&self) -> bool {
-        !matches!(self, Source::Directory(_) | Source::Empty)
+        !matches!(self, Source::Directory(_) | Source::Cache(_) | Source::Empty)
     }
 
     /// Whether `file` is the source, or a scan of the source would find it. `file` may not exist yet. `cross` says that the scan includes
@@ -367,7 +383,7 @@ impl Source {
                 return part.files(path).iter().flat_map(|disk| disk.with.iter().chain([&disk.path])).any(|p| same(p));
             }
             Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => return same(path),
-            Source::StandardInput | Source::Empty => return false,
+            Source::StandardInput | Source::Cache(_) | Source::Empty => return false,
         };
         if same(source) {
             return true;
@@ -411,6 +427,7 @@ impl fmt::Display for Source {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
+            Source::Cache(cache) => write!(f, "cache:{}", cache.place.name),
             Source::Disk { path, part } => {
                 let DiskPart { which, within, domain, .. } = &**part;
                 match domain {

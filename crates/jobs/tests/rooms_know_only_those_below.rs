@@ -13,15 +13,17 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 27] = [
+const ROOMS: [(&str, Below); 29] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
     ("change", Below::Only(&[])),
     ("lifecycle", Below::Only(&["events", "text", "path_error"])),
-    ("source", Below::Only(&["text", "path_error", "lifecycle"])),
+    ("cache", Below::Only(&["text", "path_error", "lifecycle"])),
+    ("source", Below::Only(&["text", "path_error", "lifecycle", "cache"])),
     ("disk", Below::Only(&["text", "path_error"])),
     ("kept", Below::Only(&["text", "path_error", "change", "lifecycle", "source", "disk"])),
+    ("caches", Below::Only(&["text", "path_error", "lifecycle", "cache", "source", "kept"])),
     ("upper", Below::Only(&["text", "path_error", "lifecycle"])),
     ("error", Below::All),
     ("notes", Below::All),
@@ -45,7 +47,7 @@ const ROOMS: [(&str, Below); 27] = [
 
 /// The crates that speak with clients, which no room below the jobs knows.
 const WIRES: [&str; 4] = ["inarch_fuse", "inarch_nbd", "inarch_ninep", "inarch_vhost"];
-const WITHOUT_WIRES: [&str; 6] = ["events", "text", "lifecycle", "source", "disk", "kept"];
+const WITHOUT_WIRES: [&str; 8] = ["events", "text", "lifecycle", "cache", "source", "disk", "kept", "caches"];
 
 /// The Rust files at or below `path`.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {

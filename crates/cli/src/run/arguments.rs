@@ -25,6 +25,7 @@ Examples:
   inarch run --root ./bookworm --net apt-get update
   inarch run --root oci:app              what a container image says it runs
   inarch run --keep try make             keep its writes; then inarch diff try
+  inarch run --net --cache maven mvn verify  with what Maven has downloaded before
 
 Words after CMD are its arguments; write '--' before a CMD that begins with '-'.
 
@@ -64,6 +65,12 @@ pub struct RunArguments {
     /// Keep what the guest writes under NAME, and continue there next time (inarch diff, apply and discard NAME)
     #[arg(long, value_name = "NAME", visible_alias = "name")]
     pub keep: Option<String>,
+
+    /// Give the guest the cache of a tool, and keep what a successful command adds to it; 'inarch cache tools' lists the
+    /// tools. Any other NAME needs a PATH in the guest. OPT is ro (add nothing), always (keep what a failed command adds,
+    /// too) or scope=project|user|NAME, whose cache it is (repeatable)
+    #[arg(long, value_name = "NAME[=PATH][,NAME[=PATH]]...[,OPT]...")]
+    pub cache: Vec<String>,
 
     /// Leave nothing behind; the default without --keep, accepted out of habit
     #[arg(long, conflicts_with = "keep")]

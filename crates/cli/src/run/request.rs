@@ -14,7 +14,7 @@ use super::arguments::{NetworkArgument, RunArguments};
 use crate::signals::Signals;
 use crate::source::SourceArguments;
 use crate::tree_option::{self, TreeOption};
-use crate::{disk_option, publish};
+use crate::{cache_option, disk_option, publish};
 
 /// The request of these options, without what happens at its end.
 pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
@@ -46,7 +46,12 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         anyhow::bail!("--qemu-arg: '{word}' is one word to QEMU; give it each word by a --qemu-arg of its own");
     }
     publish::check(&arguments.machine.publish).map_err(anyhow::Error::msg)?;
-    Ok(RunRequest {
+    let caches = arguments.cache.iter().map(|text| cache_option::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    anyhow::ensure!(
+        caches.is_empty() || arguments.keep.is_none(),
+        "--cache and --keep: a kept run keeps the guest's writes by itself; leave one of them out"
+    );
+    let mut request = RunRequest {
         root,
         root_via: arguments.via,
         root_read_only: arguments.ro,
@@ -76,7 +81,9 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
         ..RunRequest::new(arguments.command, Streams::of_process().context("a standard stream cannot be used")?)
-    })
+    };
+    caches.iter().try_for_each(|caches| caches.add_to(&mut request))?;
+    Ok(request)
 }
 
 /// The trees other than the root.

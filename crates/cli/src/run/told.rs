@@ -36,6 +36,7 @@ impl Telling {
             _ if self.quiet => false,
             RunEvent::Way { is_usual, .. } => self.is_watched || !is_usual,
             RunEvent::Image(_) => self.verbose,
+            RunEvent::Cache { .. } => self.is_watched,
             RunEvent::Disk { .. } => self.is_watched,
             RunEvent::Acceleration { fall_back, .. } => {
                 if fall_back.is_some() && !self.verbose && run::fall_back_is_news() {

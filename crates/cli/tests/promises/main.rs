@@ -33,6 +33,7 @@ mod apply_brings_every_kind_of_file;
 mod apply_is_atomic_and_resumable;
 mod bad_input_gets_one_line;
 mod bad_output_gets_one_line;
+mod caches_outlive_the_guest;
 mod disks_are_listed;
 mod disks_are_made;
 mod encrypted_disks_are_read;

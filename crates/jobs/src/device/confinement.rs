@@ -24,6 +24,9 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
         // Landlock knows no pipe without a name, and lets it be opened again.
         Source::Pipe(path) if path.canonicalize().is_ok() => confinement = confinement.granted(path, Access::Read)?,
         Source::Pipe(_) | Source::StandardInput | Source::Empty => {}
+        Source::Cache(cache) => {
+            confinement = confinement.granted_if_there(&cache.place.directory(), Access::Change)?;
+        }
     }
     if !matches!(recipe.source, Source::Directory(_) | Source::Empty) {
         confinement = confinement.granted_if_there(&recipe.resources().spool_directory, Access::Change)?;

@@ -119,6 +119,13 @@ impl NewFile {
         self.name_it().map_err(|error| PathError::new(&self.path, "cannot give the file its name", error))
     }
 
+    /// As [`NewFile::commit`], but with another name in the same directory.
+    pub(crate) fn commit_as(mut self, name: &str) -> Result<(), PathError> {
+        self.name = name.into();
+        self.path.set_file_name(name);
+        self.commit()
+    }
+
     fn name_it(&mut self) -> Result<(), Errno> {
         if self.temporary.is_none() {
             let link = |name: &OsStr| {

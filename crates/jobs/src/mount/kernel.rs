@@ -184,7 +184,7 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
         Source::File { .. } | Source::Disk { .. } => {}
         Source::Oci { .. } => return because("a container image"),
         Source::Pipe(_) | Source::StandardInput => return because("it came through a pipe"),
-        Source::Directory(_) | Source::Empty => return because("no plain file"),
+        Source::Directory(_) | Source::Cache(_) | Source::Empty => return because("no plain file"),
     }
     let is_image = matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. } | Source::Disk { .. });
     if request.via == Via::Auto && is_image {

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inarch_block::Device;
+use inarch_format::ext4::Numbering;
 use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
@@ -33,9 +34,11 @@ use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
+use crate::cache::Snapshot;
 use crate::device::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
 use crate::events::Events;
+use crate::kept::{Layered, WrittenDisk};
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::named::create_named;
 use crate::notes::notes;
@@ -62,6 +65,8 @@ pub(super) struct LiveDisk {
     hold: Option<Held>,
     pending: Arc<Pending<Device>>,
     writable: Arc<OnceLock<u64>>,
+    /// Of the disk of a cache: the inode numbers that its tree has there.
+    numbering: Arc<OnceLock<Numbering>>,
 }
 
 /// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
@@ -114,13 +119,15 @@ impl LiveDisk {
     pub fn start(disk: &Disk, failure: &Arc<DiskFailure>, ready: impl FnOnce(&Prepared) + Send + 'static) -> LiveDisk {
         let live = LiveDisk::idle(disk);
         let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
+        let numbering = matches!(disk.recipe.source, Source::Cache(_)).then(|| Arc::clone(&live.numbering));
         let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         recipe.patience = SCAN_PATIENCE;
         thread::spawn(move || {
             match recipe.prepare() {
-                Ok(prepared) => {
-                    // Only this thread sets it.
+                Ok(mut prepared) => {
+                    // Only this thread sets them.
                     prepared.writable_bytes().map(|bytes| writable.set(bytes));
+                    numbering.zip(prepared.numbering.take()).map(|(cell, numbering)| cell.set(numbering));
                     pending.set(Ok(Arc::clone(&prepared.device)));
                     ready(&prepared);
                 }
@@ -142,6 +149,7 @@ impl LiveDisk {
             hold: disk.hold.clone(),
             pending: Arc::new(Pending::new()),
             writable: Arc::default(),
+            numbering: Arc::default(),
         }
     }
 
@@ -154,6 +162,28 @@ impl LiveDisk {
     pub fn notes(&self) -> Vec<String> {
         let device = self.pending.get().and_then(Result::ok);
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
+    }
+
+    /// Whether it is a disk of this source.
+    pub fn is_of(&self, source: &Source) -> bool {
+        self.source == *source
+    }
+
+    /// The generation of a cache of which it was made.
+    pub fn cache_snapshot(&self) -> Option<Arc<Snapshot>> {
+        match &self.source {
+            Source::Cache(cache) => cache.snapshot().cloned(),
+            _ => None,
+        }
+    }
+
+    /// The disk of a cache, with what the guest wrote to it.
+    pub fn written(&self) -> Option<WrittenDisk> {
+        self.pending.get()?.ok()?;
+        let (device, snapshot) = (self.pending.wait().ok()?, self.cache_snapshot()?);
+        let numbering = self.numbering.get()?.clone();
+        let layered = Arc::new(Layered::plain(&snapshot.generation.tree));
+        Some(WrittenDisk { layered, host: snapshot.content(), device, numbering })
     }
 
     /// Counters of the guest's requests.

@@ -10,6 +10,7 @@ use super::shares::{SharedTree, Wire};
 use super::trees::{Disk, Trees};
 use super::unpacked::UnpackedTree;
 use super::{Root, RunError, RunRequest};
+use crate::source::Source;
 
 /// Variables that refer to this host's session, which the guest does not have.
 const OF_THE_HOST: [&str; 8] = [
@@ -83,6 +84,7 @@ pub(super) fn session(
         umask: Some(umask().unwrap_or(0o022)),
         // A kept disk, an image, and a share with writes are unmounted as at a proper shutdown.
         clean_shutdown: request.keep.is_some()
+            || !request.caches.is_empty()
             || trees.shares.iter().any(|shared| !shared.share.refuses_writes())
             || request.disks.iter().any(|disk| !disk.read_only),
         disks: (1..=request.disks.len()).map(|number| format!("disk{number}")).collect(),
@@ -98,7 +100,7 @@ fn mount(disk: &Disk) -> Option<Mount> {
         target: disk.destination.clone()?,
         options: String::new(),
         read_only: disk.read_only && !disk.overlaid,
-        no_suid_no_dev: false,
+        no_suid_no_dev: matches!(disk.recipe.source, Source::Cache(_)),
         // Access times would be writes, which are pure cost on a disk that is thrown away.
         no_atime: true,
         overlaid: disk.overlaid,

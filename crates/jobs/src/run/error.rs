@@ -16,6 +16,46 @@ pub enum RunError {
     /// The guest cannot get a disk.
     #[error(transparent)]
     Attach(#[from] super::AttachError),
+    /// A cache has the name of no tool, and no place.
+    #[error(
+        "--cache {name}: there is no tool of that name here; say where the guest sees it, --cache {name}=PATH, or name one of these: {known}"
+    )]
+    UnknownCache {
+        /// The name.
+        name: String,
+        /// The names of the tools.
+        known: String,
+    },
+    /// One place was given for several caches.
+    #[error("--cache {name}: these are {names}, each with a place of its own; give a place to one of them")]
+    SeveralCaches {
+        /// The name.
+        name: String,
+        /// The caches that it means.
+        names: String,
+    },
+    /// A cache was asked for twice.
+    #[error("--cache {name}: it is asked for twice")]
+    CacheTwice {
+        /// Its name.
+        name: String,
+    },
+    /// It is not known where the user's home directory is in the guest.
+    #[error(
+        "--cache {name}: the home directory of the guest's user '{user}' is not known here; say where the guest sees it: --cache {name}=PATH, or -e HOME=DIR"
+    )]
+    NoHome {
+        /// The tool.
+        name: &'static str,
+        /// The user.
+        user: String,
+    },
+    /// The owner of a cache is not known.
+    #[error("--cache: the number of the guest's user '{user}' is not known here; give numbers: -u UID:GID")]
+    UnknownUser {
+        /// The user.
+        user: String,
+    },
     /// There is no command.
     #[error("no command was given: inarch run CMD..., or inarch run in a terminal for a shell")]
     NoCommand,

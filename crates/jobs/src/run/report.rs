@@ -67,6 +67,19 @@ pub enum RunEvent {
     Guest(String),
     /// Something about the kept run: what could not be kept, or conflicts with the host.
     Kept(String),
+    /// What the guest added to a cache is published.
+    Cache {
+        /// The cache.
+        name: String,
+        /// The number of its new generation.
+        generation: u64,
+        /// How many files are new or changed.
+        files: u64,
+        /// How many bytes of them were not in the cache.
+        bytes: u64,
+        /// How many paths stay as another run published them meanwhile.
+        lost: u64,
+    },
     /// Part of the run failed, and the guest continues.
     Fault(String),
 }
@@ -97,6 +110,18 @@ impl fmt::Display for RunEvent {
             }
             RunEvent::StartedAgain(waited) => {
                 write!(f, "the guest did not answer within {} s; it is started once more", waited.as_secs())
+            }
+            RunEvent::Cache { name, generation, files, bytes, lost } => {
+                let files = counted(*files, "file", "files");
+                write!(
+                    f,
+                    "cache {name}: {files} published, {} KiB new (generation {generation})",
+                    bytes.div_ceil(1024)
+                )?;
+                match lost {
+                    0 => Ok(()),
+                    lost => write!(f, "; {} as another run has them", counted(*lost, "path stays", "paths stay")),
+                }
             }
             RunEvent::Tree(line) | RunEvent::Guest(line) | RunEvent::Kept(line) | RunEvent::Fault(line) => {
                 f.write_str(line)

@@ -12,6 +12,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::{AttachedDisk, Keep};
+use crate::cache::CachePlace;
 use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
@@ -87,6 +88,30 @@ pub struct TreeMount {
     pub selection: Selection,
 }
 
+/// A cache that a run has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCache {
+    /// Where it is.
+    pub place: CachePlace,
+    /// Where the guest sees it: an absolute path.
+    pub destination: PathBuf,
+    /// The user and group of the guest to whom its files belong.
+    pub owner: (u32, u32),
+    /// Whether what the guest adds is published.
+    pub publish: Publish,
+}
+
+/// When a run publishes what its guest adds to a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// Never: it is thrown away.
+    Never,
+    /// If the command succeeds.
+    OnSuccess,
+    /// However the command ends, if it ends.
+    Always,
+}
+
 /// Begins to catch the signals of a run.
 pub type CatchSignalsOfRun = fn() -> io::Result<Box<dyn SignalSource>>;
 
@@ -105,6 +130,8 @@ pub struct RunRequest {
     pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
+    /// Caches.
+    pub caches: Vec<RunCache>,
     /// Disk images and block devices that the guest gets as disks.
     pub disks: Vec<AttachedDisk>,
     /// Files that those may name: backing files and data files. They get no others.
@@ -171,6 +198,7 @@ impl RunRequest {
             root_read_only: false,
             hold: true,
             trees: Vec::new(),
+            caches: Vec::new(),
             disks: Vec::new(),
             with: Vec::new(),
             command,

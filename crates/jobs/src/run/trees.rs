@@ -265,11 +265,27 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             live: tree.live,
         });
     }
+    for cache in &request.caches {
+        wanted.push(Wanted {
+            source: cache.source(),
+            destination: clean(&cache.destination)?,
+            selection: Selection::default(),
+            read_only: false,
+            via: Way::Disk(DiskFormat::Ext4),
+            changes: Changes::Host,
+            writeback: false,
+            write_through: false,
+            refused: Refused { privileges: true, devices: true },
+            hold: false,
+            live: false,
+        });
+    }
     if let (Root::Host, Some(directory)) = (&request.root, directory)
         && !is_covered(directory, &wanted)
     {
         wanted.push(like_root(host(directory), directory));
     }
+    wanted.iter_mut().for_each(leave_caches_out);
     if wanted.iter().any(|tree| tree.source == Source::StandardInput) {
         return Err(RunError::StandardInput.into());
     }
@@ -281,6 +297,15 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         return Err(RunError::SamePlace { destination: pair[0].destination.clone() }.into());
     }
     Ok(wanted)
+}
+
+/// What other projects have in their caches is not for this guest.
+fn leave_caches_out(tree: &mut Wanted) {
+    let (Source::Directory(root), Ok(caches)) = (&tree.source, crate::cache::home()) else { return };
+    let below = caches.canonicalize().ok().zip(root.canonicalize().ok());
+    let below =
+        below.and_then(|(caches, root)| Some(caches.strip_prefix(root).ok()?.as_os_str().as_bytes().to_owned()));
+    tree.selection.leave_out.extend(below.filter(|below| !below.is_empty()));
 }
 
 /// The guest's path of a tree.

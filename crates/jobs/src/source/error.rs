@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use inarch_tree::BuildError;
 
 use super::{OpenDiskError, Source};
+use crate::cache::CacheError;
 use crate::path_error::PathError;
 use crate::text::shown;
 
@@ -42,6 +43,9 @@ pub enum OpenError {
         /// Why not.
         error: BuildError,
     },
+    /// It is a cache that cannot be used.
+    #[error(transparent)]
+    Cache(Box<CacheError>),
     /// The thread that parses it cannot be started.
     #[error("no thread can be started to read the source: {0}")]
     NoThread(io::Error),

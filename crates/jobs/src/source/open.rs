@@ -78,6 +78,7 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
         Source::Directory(path) => open_directory(path, selection, resources),
         Source::Empty => empty().map_err(OpenError::Empty),
         Source::Disk { .. } => open_disk(source, selection),
+        Source::Cache(cache) => cache.open(selection),
         foreign => open_foreign(foreign, selection, resources),
     }
 }
@@ -318,8 +319,13 @@ impl Opened {
         })
     }
 
+    /// A tree whose bytes are known.
+    pub(super) fn of(tree: Arc<Tree>, content: Arc<dyn Content>) -> Opened {
+        TreeAndContent { tree, content, notes: Vec::new(), image: None }.into()
+    }
+
     /// Applies `selection`.
-    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
+    pub(super) fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
         if selection.is_all() {
             return Ok(self);
         }

@@ -1,0 +1,163 @@
+//! `inarch cache`: the caches that `inarch run --cache` keeps.
+
+mod arguments;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use inarch_jobs::cache::{CachePlace, Scope, TOOLS};
+use inarch_jobs::caches::{self, CacheReport, Limits};
+use inarch_jobs::{counted, shown};
+use inarch_tree::select::Selection;
+
+pub use arguments::CacheArguments;
+use arguments::{CacheCommand, Chosen};
+
+use crate::columns::columns;
+use crate::duration::ago;
+use crate::output::{answer, complain};
+use crate::size::show;
+
+/// What the check of a cache found wrong.
+const DAMAGED: u8 = 1;
+
+/// Does what was asked.
+pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        CacheCommand::List { json } => list(json)?,
+        CacheCommand::Show { cache, json } => {
+            for place in cache.places()? {
+                let report = caches::show(&place)?;
+                answer(if json { serde_json::to_string_pretty(&report)? + "\n" } else { page(&report) })?;
+            }
+        }
+        CacheCommand::Tools { json } => tools(json)?,
+        CacheCommand::Warm { cache, src } => {
+            let source = src.disk.source(&src.src)?;
+            let selection: Selection = Selection::default();
+            let places = cache.places()?;
+            let [place] = &places[..] else {
+                let names: Vec<&str> = places.iter().map(|place| &place.name[..]).collect();
+                anyhow::bail!("{}: these are {}; name one of them", cache.name, names.join(" and "))
+            };
+            let published = caches::warm(place, &source, &selection)?;
+            match published.generation {
+                None => complain(format_args!("cache {}: it has all of {source} already", place.name)),
+                Some(number) => complain(format_args!(
+                    "cache {}: {} published, {} new (generation {number})",
+                    place.name,
+                    counted(published.files, "file", "files"),
+                    show(published.bytes)
+                )),
+            }
+        }
+        CacheCommand::Verify { cache, json } => return verify(&cache, json),
+        CacheCommand::Prune { older_than, max_size, json } => prune(Limits { older_than, max_size }, json)?,
+        CacheCommand::Remove { cache } => {
+            for place in cache.places()? {
+                caches::remove(&place)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Chosen {
+    /// The caches that are meant.
+    fn places(&self) -> anyhow::Result<Vec<CachePlace>> {
+        let here = std::env::current_dir().context("the current directory cannot be found")?;
+        let scope = Scope::parse(&self.scope, &here)?;
+        Ok(caches::places(&scope, &self.name)?)
+    }
+}
+
+fn list(json: bool) -> anyhow::Result<()> {
+    let reports = caches::list()?;
+    if json {
+        return answer(serde_json::to_string_pretty(&reports)? + "\n");
+    }
+    if reports.is_empty() {
+        complain("there are no caches; inarch run --cache NAME makes one ('inarch cache tools' lists names)");
+        return Ok(());
+    }
+    let mut rows = vec![["NAME", "FILES", "SIZE", "ON DISK", "USED", "SCOPE"].map(str::to_owned).to_vec()];
+    rows.extend(reports.iter().map(|report| {
+        let CacheReport { name, files, bytes, stored, used, scope, .. } = report;
+        vec![name.clone(), files.to_string(), show(*bytes), show(*stored), ago(*used), scope.clone()]
+    }));
+    answer(columns(&rows, &[1, 2, 3]))
+}
+
+/// What is known of one, a line each.
+fn page(report: &CacheReport) -> String {
+    let CacheReport { name, scope, generation, files, bytes, stored, published, used, made_by, directory } = report;
+    let rows: Vec<Vec<String>> = [
+        ("name", name.clone()),
+        ("scope", scope.clone()),
+        ("generation", generation.to_string()),
+        ("files", files.to_string()),
+        ("size", show(*bytes)),
+        ("on disk", show(*stored)),
+        ("published", if *generation == 0 { "never".to_owned() } else { format!("{} by {made_by}", ago(*published)) }),
+        ("used", ago(*used)),
+        ("directory", shown(directory.as_ref())),
+    ]
+    .into_iter()
+    .map(|(name, value)| vec![name.to_owned(), value])
+    .collect();
+    columns(&rows, &[])
+}
+
+fn tools(json: bool) -> anyhow::Result<()> {
+    if json {
+        let all: Vec<_> = TOOLS
+            .iter()
+            .map(|tool| serde_json::json!({ "name": tool.name, "place": tool.place, "variable": tool.variable, "note": tool.note }))
+            .collect();
+        return answer(serde_json::to_string_pretty(&all)? + "\n");
+    }
+    let mut rows = vec![["NAME", "PLACE", "VARIABLE", "NOTE"].map(str::to_owned).to_vec()];
+    rows.extend(TOOLS.iter().map(|tool| {
+        let place = if tool.place.starts_with('/') { tool.place.to_owned() } else { format!("~/{}", tool.place) };
+        vec![tool.name.to_owned(), place, tool.variable.unwrap_or("-").to_owned(), tool.note.to_owned()]
+    }));
+    answer(columns(&rows, &[]))
+}
+
+fn verify(cache: &Chosen, json: bool) -> anyhow::Result<ExitCode> {
+    let mut is_damaged = false;
+    for place in cache.places()? {
+        let verified = caches::verify(&place)?;
+        is_damaged |= !verified.damaged.is_empty();
+        if json {
+            answer(serde_json::to_string_pretty(&verified)? + "\n")?;
+            continue;
+        }
+        for path in &verified.damaged {
+            complain(format_args!(
+                "cache {}: {}: its bytes are not those that were published",
+                place.name,
+                shown(path.as_ref())
+            ));
+        }
+        let good = verified.files - verified.damaged.len() as u64;
+        answer(format!(
+            "cache {}: {} as published, {} read\n",
+            place.name,
+            counted(good, "file is", "files are"),
+            show(verified.bytes)
+        ))?;
+    }
+    Ok(if is_damaged { DAMAGED.into() } else { ExitCode::SUCCESS })
+}
+
+fn prune(limits: Limits, json: bool) -> anyhow::Result<()> {
+    let pruned = caches::prune(&caches::all_places()?, limits)?;
+    if json {
+        return answer(serde_json::to_string_pretty(&pruned)? + "\n");
+    }
+    for (scope, name) in &pruned.removed {
+        answer(format!("removed {name} of {scope}\n"))?;
+    }
+    answer(format!("{} freed, {} stay\n", show(pruned.before.saturating_sub(pruned.after)), show(pruned.after)))
+}

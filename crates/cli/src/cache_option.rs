@@ -1,0 +1,48 @@
+//! Parses `--cache NAME[=PATH][,NAME[=PATH]]...[,OPT]...`: caches of a run.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use inarch_jobs::cache::Scope;
+use inarch_jobs::run::{AskedCaches, Publish};
+
+/// Parses it. The project of `scope=project`, the default, is that of the current directory.
+pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
+    let here = std::env::current_dir().context("the current directory cannot be found")?;
+    let mut asked = AskedCaches { names: Vec::new(), scope: Scope::of_project(&here), publish: Publish::OnSuccess };
+    for word in text.split(',') {
+        match word.split_once('=') {
+            None if word == "ro" => asked.publish = Publish::Never,
+            None if word == "always" => asked.publish = Publish::Always,
+            None if word.is_empty() => anyhow::bail!("--cache '{text}': a name is missing; write NAME or NAME=PATH"),
+            None => asked.names.push((word.to_owned(), None)),
+            Some(("scope", scope)) => {
+                asked.scope = Scope::parse(scope, &here).with_context(|| format!("--cache {text}"))?;
+            }
+            Some((name, path)) => {
+                let path = PathBuf::from(path);
+                anyhow::ensure!(path.is_absolute(), "--cache {word}: '{}' is not an absolute path", path.display());
+                asked.names.push((name.to_owned(), Some(path)));
+            }
+        }
+    }
+    anyhow::ensure!(!asked.names.is_empty(), "--cache '{text}': it names no cache; 'inarch cache tools' lists some");
+    Ok(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_places_and_options_stand_in_any_order() {
+        let asked = parse("maven,ro,own=/srv/x,scope=user").unwrap();
+        let names: Vec<_> = asked.names.iter().map(|(name, path)| (&name[..], path.clone())).collect();
+        assert_eq!(names, [("maven", None), ("own", Some(PathBuf::from("/srv/x")))]);
+        assert_eq!((asked.publish, asked.scope), (Publish::Never, Scope::User));
+        assert_eq!(parse("npm,always,scope=team").unwrap().scope, Scope::Named("team".to_owned()));
+        for wrong in ["", "ro", "maven,,npm", "own=x", "x,scope=../y", "scope=user"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Caches: directories of package managers and compilers that outlive the guests which fill them.
+//!
+//! A guest reads a snapshot, the cache's *current generation*, as a disk like any other tree. What it writes goes to the disk's overlay. When its
+//! command has succeeded, the new and changed files are *published*: they become a part of the next generation. So any number of guests
+//! use a cache at once; none of them waits for another, and none sees what another one has half written.
+//!
+//! | path below `caches/SCOPE/NAME` | content |
+//! |---|---|
+//! | `current` | a symbolic link to a generation; it is replaced by a rename |
+//! | `generations/N` | names and attributes of all files, and for each file its digest and where its bytes lie ([`generation`]); immutable |
+//! | `packs/N` | the bytes of the files that one publication added ([`pack`]); immutable, but bytes that no generation needs become holes |
+//! | `lock` | locked exclusively by whoever publishes or prunes; readers do not need it |
+//!
+//! A reader locks its generation's file (shared) and opens its packs. What is locked so is not removed ([`store`]).
+//!
+//! 1. [`tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
+//! 2. [`place`] says where a cache is, from its name and its scope.
+//! 3. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
+
+mod error;
+mod generation;
+mod pack;
+mod place;
+mod store;
+mod tool;
+
+pub use error::CacheError;
+pub(crate) use generation::{Generation, has_bytes};
+pub(crate) use pack::{Digest, NewPack, content_digest};
+pub(crate) use place::home;
+pub use place::{CachePlace, Scope};
+pub(crate) use store::{Cache, Next, Snapshot, all};
+pub(crate) use tool::Rules;
+pub use tool::{TOOLS, Tool, tool};

@@ -1,0 +1,148 @@
+//! [`NewPack`]: a file with the bytes of many files.
+//!
+//! It begins with a block that has the magic number. Each file's bytes begin at a block's start, so that they can be shared by reflink and mapped by
+//! the kernel, and become a hole when nothing needs them. A pack has no index; generations say what lies where.
+
+use std::collections::HashMap;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use inarch_block::{BLOCK_SIZE, Content, read_content};
+use inarch_tree::InodeId;
+
+use super::generation::Stored;
+use crate::lifecycle::new_file::NewFile;
+use crate::path_error::PathError;
+
+const MAGIC: &[u8; 8] = b"INARCHPK";
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes that are read at once.
+const PIECE: u64 = 1 << 20;
+
+/// A BLAKE3 digest of a file's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Digest(pub [u8; 32]);
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(blake3::Hash::from(self.0).to_hex().as_str())
+    }
+}
+
+/// A pack that has no name yet.
+pub(crate) struct NewPack {
+    new: NewFile,
+    /// Where the next file begins.
+    end: u64,
+    /// What is in it.
+    known: HashMap<Digest, u64>,
+}
+
+impl NewPack {
+    /// A new pack in `directory`, without a name. Gets its name by [`NewPack::finish`].
+    pub fn create(directory: &Path) -> Result<NewPack, PathError> {
+        let path = directory.join("new");
+        let new = NewFile::create(&path, || {})?;
+        let fail = |error| PathError::new(&path, "cannot write a new pack of the cache", error);
+        new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
+        new.file.write_all_at(MAGIC, 0).map_err(fail)?;
+        Ok(NewPack { new, end: BLOCK, known: HashMap::new() })
+    }
+
+    /// Whether it has no file's bytes.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Adds the bytes of a file, unless `find` knows them by their digest. Returns where they are, and whether that is in this pack.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the pack cannot be written.
+    pub fn add(
+        &mut self,
+        (content, inode, size): (&dyn Content, InodeId, u64),
+        find: impl Fn(&Digest) -> Option<Stored>,
+    ) -> io::Result<(Stored, bool)> {
+        let mut buffer = vec![0; size.min(PIECE) as usize];
+        let digest = digest(content, inode, size, &mut buffer)?;
+        if let Some(stored) = find(&digest) {
+            return Ok((stored, false));
+        }
+        if let Some(at) = self.known.get(&digest) {
+            return Ok((Stored { pack: 0, at: *at, digest }, true));
+        }
+        let start = self.end;
+        pieces(size, &mut buffer, |at, piece| {
+            if size > PIECE {
+                read_content(content, inode, at, piece)?;
+            }
+            // Zeros stay a hole.
+            if piece.iter().any(|byte| *byte != 0) {
+                self.new.file.write_all_at(piece, start + at)?;
+            }
+            Ok(())
+        })?;
+        self.known.insert(digest, start);
+        self.end = (start + size).next_multiple_of(BLOCK);
+        Ok((Stored { pack: 0, at: start, digest }, true))
+    }
+
+    /// Makes it durable. It still has no name.
+    ///
+    /// # Errors
+    /// The disk is full, or fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.new.file.set_len(self.end)?;
+        self.new.file.sync_all()
+    }
+
+    /// Gives it its name in the directory in which it was made.
+    ///
+    /// # Errors
+    /// It cannot have it.
+    pub fn finish(self, name: &str) -> Result<(), PathError> {
+        self.new.commit_as(name)
+    }
+}
+
+/// The digest of a file's bytes.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn content_digest(content: &dyn Content, inode: InodeId, size: u64) -> io::Result<Digest> {
+    let mut buffer = vec![0; size.min(PIECE) as usize];
+    digest(content, inode, size, &mut buffer)
+}
+
+/// The same. `buffer` has the last piece afterwards.
+fn digest(content: &dyn Content, inode: InodeId, size: u64, buffer: &mut [u8]) -> io::Result<Digest> {
+    let mut hash = blake3::Hasher::new();
+    pieces(size, buffer, |at, piece| {
+        read_content(content, inode, at, piece)?;
+        hash.update(piece);
+        Ok(())
+    })?;
+    Ok(Digest(*hash.finalize().as_bytes()))
+}
+
+/// Calls `with` for each piece of `size` bytes, with where it begins and a part of `buffer` that is as long.
+fn pieces(size: u64, buffer: &mut [u8], mut with: impl FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut done = 0;
+    while done < size {
+        let count = (size - done).min(PIECE);
+        with(done, buffer.get_mut(..count as usize).unwrap_or_default())?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// Whether an open file begins as a pack.
+pub(super) fn is_pack(file: &File) -> io::Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    match file.read_exact_at(&mut magic, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| &magic == MAGIC),
+    }
+}

@@ -1,0 +1,169 @@
+//! `inarch cache`: what can be done with caches beside running a guest with them.
+
+mod change;
+mod prune;
+mod verify;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use inarch_block::Content;
+use inarch_tree::compare::Lineage;
+use inarch_tree::select::{OwnerMap, Selection};
+use inarch_tree::{InodeId, Tree};
+use serde::Serialize;
+
+use crate::JobError;
+use crate::cache::{Cache, CacheError, CachePlace, Rules, Scope, Snapshot, all, home};
+use crate::kept::same::{Side, have_same_bytes};
+use crate::source::{Source, open, parse};
+pub use change::Published;
+pub(crate) use change::{Change, Newer};
+pub use prune::{Limits, Pruned, prune};
+pub use verify::{Verified, verify};
+
+/// What is known of a cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheReport {
+    /// Its name.
+    pub name: String,
+    /// Whose it is: a project's directory, `user`, or a name.
+    pub scope: String,
+    /// The number of its current generation; 0 before the first.
+    pub generation: u64,
+    /// How many regular files it has.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes on the disk.
+    pub stored: u64,
+    /// When its generation was published, in seconds since 1970.
+    pub published: u64,
+    /// When a guest last had it, in seconds since 1970.
+    pub used: u64,
+    /// The command that published its generation.
+    pub made_by: String,
+    /// Its directory.
+    pub directory: String,
+}
+
+/// All caches of this user, by scope and name.
+///
+/// # Errors
+/// They cannot be listed, or one is damaged.
+pub fn list() -> Result<Vec<CacheReport>, JobError> {
+    Ok(all(&home()?)?.iter().map(report).collect::<Result<_, _>>()?)
+}
+
+/// The places of all caches of this user.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn all_places() -> Result<Vec<CachePlace>, JobError> {
+    Ok(all(&home()?)?)
+}
+
+/// What is known of one.
+///
+/// # Errors
+/// There is none, or it is damaged.
+pub fn show(place: &CachePlace) -> Result<CacheReport, JobError> {
+    Ok(report(place)?)
+}
+
+fn report(place: &CachePlace) -> Result<CacheReport, CacheError> {
+    let cache = Cache::existing(place)?;
+    let Snapshot { generation, .. } = &cache.snapshot()?;
+    let (files, bytes) = generation.totals();
+    Ok(CacheReport {
+        name: place.name.clone(),
+        scope: place.scope.to_string(),
+        generation: generation.body.number,
+        files,
+        bytes,
+        stored: disk_bytes(cache.dir()),
+        published: generation.body.time,
+        used: cache
+            .used()
+            .unwrap_or(SystemTime::UNIX_EPOCH)
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |t| t.as_secs()),
+        made_by: generation.body.made_by.clone(),
+        directory: cache.dir().to_string_lossy().into_owned(),
+    })
+}
+
+/// Bytes that the files of a cache take on the disk.
+fn disk_bytes(directory: &Path) -> u64 {
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+        // st_blocks counts 512 bytes.
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(of).sum()
+}
+
+/// Removes a cache.
+///
+/// # Errors
+/// There is none, or it cannot be removed.
+pub fn remove(place: &CachePlace) -> Result<(), JobError> {
+    let cache = Cache::existing(place)?;
+    let _locked = cache.lock()?;
+    Ok(place.remove().map_err(CacheError::from)?)
+}
+
+/// The caches that a name means: those of a tool, in this order of their names, or the one with this name.
+///
+/// # Errors
+/// It cannot be a name.
+pub fn places(scope: &Scope, name: &str) -> Result<Vec<CachePlace>, JobError> {
+    let tools = crate::cache::tool(name);
+    let names = if tools.is_empty() { vec![name] } else { tools.iter().map(|tool| tool.name).collect() };
+    Ok(names.into_iter().map(|name| CachePlace::of_user(scope.clone(), name)).collect::<Result<_, _>>()?)
+}
+
+/// Publishes what `source` has and the cache has not. Nothing is removed. All files are stored as root's; a run gives them to its user.
+///
+/// # Errors
+/// The source cannot be read, or the cache not be written.
+pub fn warm(place: &CachePlace, source: &Source, selection: &Selection) -> Result<Published, JobError> {
+    let owner = (0, 0);
+    let selection = Selection { owners: OwnerMap::Fixed { uid: owner.0, gid: owner.1 }.into(), ..selection.clone() };
+    let opened = open(source, &selection)?;
+    let store = Cache::make(place)?;
+    let mut base = store.snapshot()?;
+    base.generation = crate::source::of_owner(&base.generation, owner)?;
+    let rules = Rules::of(&place.name);
+    let mut pack = store.new_pack()?;
+    let lineage = Unrelated { old: (&base.generation.tree, &*base.content()), new: (&opened.tree, &*opened.content) };
+    let newer =
+        Newer { tree: &opened.tree, content: &*opened.content, lineage: &lineage, same: &|_| None, removes: false };
+    // A directory's files are opened when they are read.
+    let change = match source {
+        Source::Directory(_) => Change::find(&newer, &base, &rules, &mut pack)?,
+        _ => parse(|_| Change::find(&newer, &base, &rules, &mut pack))??,
+    };
+    Ok(change.publish(&store, pack, &rules, Some(owner), &format!("inarch cache warm {} {source}", place.name))?)
+}
+
+/// Two trees of which nothing is known but their bytes.
+struct Unrelated<'a> {
+    old: (&'a Arc<Tree>, &'a dyn Content),
+    new: (&'a Arc<Tree>, &'a dyn Content),
+}
+
+impl Lineage for Unrelated<'_> {
+    fn origin(&self, _new: InodeId) -> Option<InodeId> {
+        None
+    }
+
+    fn same_content(&self, old: InodeId, new: InodeId) -> bool {
+        let was = Side { content: self.old.1, tree: self.old.0, inode: old };
+        let is = Side { content: self.new.1, tree: self.new.0, inode: new };
+        have_same_bytes(is, was, &[]).unwrap_or(false)
+    }
+}

@@ -1,0 +1,67 @@
+//! [`prune`]: frees what caches take.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::disk_bytes;
+use crate::JobError;
+use crate::cache::{Cache, CacheError, CachePlace};
+
+/// Which caches go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Those that no guest has had for so long.
+    pub older_than: Option<Duration>,
+    /// Those used longest ago, until all together take no more bytes.
+    pub max_size: Option<u64>,
+}
+
+/// What was freed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pruned {
+    /// The caches that were removed, with their scopes.
+    pub removed: Vec<(String, String)>,
+    /// Bytes on the disk before and after.
+    pub before: u64,
+    /// Bytes on the disk afterwards.
+    pub after: u64,
+}
+
+/// Removes the caches of `places` that `limits` name; of the others, what no generation needs.
+///
+/// # Errors
+/// A cache cannot be examined or removed.
+pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> {
+    let now = SystemTime::now();
+    let mut pruned = Pruned::default();
+    let mut caches = Vec::new();
+    for place in places {
+        let cache = Cache::existing(place)?;
+        pruned.before += disk_bytes(cache.dir());
+        let locked = cache.lock()?;
+        locked.punch()?;
+        drop(locked);
+        let used = cache.used().unwrap_or(SystemTime::UNIX_EPOCH);
+        caches.push((used, disk_bytes(cache.dir()), cache));
+    }
+    // The one used last comes last.
+    caches.sort_by_key(|(used, ..)| *used);
+    let mut total: u64 = caches.iter().map(|(_, bytes, _)| bytes).sum();
+    for (used, bytes, cache) in &caches {
+        let is_old = limits.older_than.is_some_and(|limit| now.duration_since(*used).is_ok_and(|age| age > limit));
+        let is_too_much = limits.max_size.is_some_and(|limit| total > limit);
+        if !is_old && !is_too_much {
+            continue;
+        }
+        let _locked = cache.lock()?;
+        if !cache.is_read()? {
+            let place = cache.place();
+            place.remove().map_err(CacheError::from)?;
+            pruned.removed.push((place.scope.to_string(), place.name.clone()));
+            total = total.saturating_sub(*bytes);
+        }
+    }
+    pruned.after = total;
+    Ok(pruned)
+}
