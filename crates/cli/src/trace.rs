@@ -191,6 +191,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     });
     let signals = signal_hook::iterator::Signals::new(heeded())?;
     let handle = trace::start_with(request, streams, events).map_err(inarch_jobs::JobError::from)?;
+    // A thread that began before would make the start slow.
+    let running = running.map(|(skipping, capture)| capture.start().map(|capture| (skipping, capture)));
+    let running = running.transpose().map_err(skip::no_streams)?;
     pass_on(signals, &handle, has_ended);
     let report = match handle.wait() {
         Err(trace::TraceError::NotExecuted { status, reason }) => {

@@ -33,7 +33,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-pub use capture::{Capture, Captured, Stream, Streams, is_joint};
+pub use capture::{Capture, Captured, NewCapture, Stream, Streams, is_joint};
 pub use compare::{Mismatch, MismatchKind};
 pub use depfile::depfile;
 pub use descriptors::Inherited;

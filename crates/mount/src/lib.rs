@@ -49,7 +49,7 @@ pub use root::{
 };
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
-    restrictions_beneath,
+    restrictions_beneath, topmost_beneath,
 };
 pub use user_namespace::{IdRange, hold_user_namespace, user_namespace};
 pub use users::{User, users};

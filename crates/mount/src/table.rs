@@ -171,6 +171,16 @@ pub fn copies(mount: &Entry) -> Vec<Copy> {
     copies
 }
 
+/// The mount points beneath `directory`, an absolute path without symbolic links, and the topmost mount at each, by path. Does not
+/// contact any of the mounted file systems.
+pub fn topmost_beneath(directory: &Path) -> BTreeMap<PathBuf, Entry> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    // The last mount at a point covers those before.
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+    let mounts = mounts.map(|(point, entry)| (PathBuf::from(OsString::from_vec(point)), entry));
+    mounts.filter(|(point, _)| point != directory && point.starts_with(directory)).collect()
+}
+
 /// The mount points beneath `directory`, an absolute path without symbolic links, each once. Does not contact any of
 /// the mounted file systems.
 pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
@@ -320,5 +330,7 @@ mod tests {
         assert!(mounted(Path::new("/no such mount")).is_none());
         assert!(mount_points_beneath(Path::new("/")).contains(&PathBuf::from("/proc")));
         assert!(mount_points_beneath(Path::new("/pro")).is_empty());
+        assert_eq!(topmost_beneath(Path::new("/")).get(Path::new("/proc")).unwrap().kind, "proc");
+        assert!(topmost_beneath(Path::new("/pro")).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use inarch_jobs::trace::{
-    self, Capture, Captured, Earlier, NotRemembered, Run, State, Stream, Streams, TraceReport, TraceRequest, Verdict,
+    self, Captured, Earlier, NewCapture, NotRemembered, Run, State, Stream, Streams, TraceReport, TraceRequest, Verdict,
 };
 use inarch_jobs::{counted, shown};
 
@@ -59,12 +59,12 @@ impl Skipping {
         Ok(earlier)
     }
 
-    /// Streams for the command, whose output is passed on and kept.
-    pub fn capture(&self) -> anyhow::Result<(Capture, Streams)> {
+    /// Streams for the command, whose output is passed on and kept when the capture is started.
+    pub fn capture(&self) -> anyhow::Result<(NewCapture, Streams)> {
         let output = io::stdout().as_fd().try_clone_to_owned();
         let streams = output.and_then(|output| Ok((output, io::stderr().as_fd().try_clone_to_owned()?)));
-        let captured = streams.and_then(|(output, errors)| Capture::start(output, errors));
-        captured.map_err(no_streams)
+        let capture = streams.and_then(|(output, errors)| NewCapture::new(output, errors));
+        capture.map_err(no_streams)
     }
 
     /// Remembers a run with status 0 and the files that were written about it.
@@ -84,7 +84,7 @@ impl Skipping {
     }
 }
 
-fn no_streams(error: io::Error) -> anyhow::Error {
+pub fn no_streams(error: io::Error) -> anyhow::Error {
     anyhow!("the standard streams: {error}")
 }
 

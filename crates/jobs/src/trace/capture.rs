@@ -95,19 +95,28 @@ pub struct Capture {
     ends: PipeWriter,
 }
 
+/// A capture that has not begun.
+#[derive(Debug)]
+pub struct NewCapture {
+    sources: Vec<Source>,
+    is_joint: bool,
+}
+
 /// A pipe from the command, and where it leads to.
+#[derive(Debug)]
 struct Source {
     pipe: PipeReader,
     to: File,
     stream: Stream,
 }
 
-impl Capture {
-    /// Makes streams for a command: nothing to read, and what it prints goes to `output` and `errors` at once, and is kept.
+impl NewCapture {
+    /// Makes streams for a command: nothing to read, and what it prints goes to `output` and `errors` and is kept, from when the
+    /// capture is [started](NewCapture::start).
     ///
     /// # Errors
-    /// There are no pipes, or no thread.
-    pub fn start(output: OwnedFd, errors: OwnedFd) -> io::Result<(Capture, Streams)> {
+    /// There are no pipes.
+    pub fn new(output: OwnedFd, errors: OwnedFd) -> io::Result<(NewCapture, Streams)> {
         let is_joint = is_joint(&output, &errors)?;
         let (pipe, end) = io::pipe()?;
         let mut sources = vec![Source { pipe, to: output.into(), stream: Stream::Output }];
@@ -119,12 +128,23 @@ impl Capture {
             end
         };
         let streams = Streams { input: Some(Stdio::null()), output: Some(end.into()), errors: Some(errors_end.into()) };
+        Ok((NewCapture { sources, is_joint }, streams))
+    }
+
+    /// Begins in a thread of its own. The command can be running: its pipes hold what it prints.
+    ///
+    /// # Errors
+    /// There are no pipes, or no thread.
+    pub fn start(self) -> io::Result<Capture> {
+        let NewCapture { sources, is_joint } = self;
         let (ended, ends) = io::pipe()?;
         let captured = Captured { is_joint, ..Captured::default() };
         let thread = thread::Builder::new().name("capture".into()).spawn(move || pass_on(sources, &ended, captured))?;
-        Ok((Capture { thread, ends }, streams))
+        Ok(Capture { thread, ends })
     }
+}
 
+impl Capture {
     /// Takes what came until now, if processes still have the streams, and ends.
     pub fn finish(self) -> Captured {
         drop(self.ends);
@@ -201,7 +221,8 @@ mod tests {
     #[test]
     fn streams_to_the_same_place_share_a_pipe() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let (capture, streams) = Capture::start(writer.try_clone().unwrap().into(), writer.into()).unwrap();
+        let (capture, streams) = NewCapture::new(writer.try_clone().unwrap().into(), writer.into()).unwrap();
+        let capture = capture.start().unwrap();
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "for i in 1 2 3 4 5; do echo $i; echo e$i >&2; done"]);
         let Streams { input, output, errors } = streams;

@@ -11,6 +11,7 @@ use super::capture::Streams;
 use super::serve::trace;
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::events::Events;
+use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::running::{self, Running};
 
 /// Something that happened meanwhile. Its text is one line.
@@ -93,7 +94,10 @@ pub fn start_with(
 ) -> Result<TraceHandle, TraceError> {
     let command = Current::default();
     let current = command.clone();
-    let ((), running) = Running::start("trace", events, move |duty| trace(&request, streams, &current, duty))?;
+    // Each file that the command has open takes one here. While this process has one thread, that costs no time.
+    let limit = take_limit().map(|(soft, _)| soft);
+    let work = move |duty: &Duty| trace(&request, streams, limit, &current, duty);
+    let ((), running) = Running::start("trace", events, work)?;
     Ok(TraceHandle { command, running })
 }
 

@@ -32,7 +32,6 @@ use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::lifecycle::descriptors::take_limit;
 use crate::lifecycle::guard::{Guard, Guarded};
 use crate::lifecycle::scratch::Scratch;
 use crate::mount::PASSTHROUGH_FROM;
@@ -42,18 +41,17 @@ use crate::record::processes::Processes;
 /// How long processes may outlive the command before that is worth a line.
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The main function of a trace's thread. The command dies with this thread.
+/// The main function of a trace's thread. The command dies with this thread. `limit` is the soft limit of descriptors that it gets.
 pub(super) fn trace(
     request: &TraceRequest,
     streams: Streams,
+    limit: Option<u64>,
     current: &Current,
     duty: &Duty,
 ) -> Result<TraceReport, TraceError> {
     let root = Path::new("/");
     let layer = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
-    // Each file that the command has open takes one here.
-    let limit = take_limit().map(|(soft, _)| soft);
     let Streams { input, output, errors } = streams;
     let has_input = input.is_some();
     let given = Given { input, output, errors, limit };
@@ -121,7 +119,6 @@ pub(super) fn run_in_view(
     let Given { input, output, errors, limit } = given;
     let limit = limit.map_or_else(OsString::new, |soft| soft.to_string().into());
     let (view, device) = View::new()?;
-    let served = Served::start(device, request, layer, confinement)?;
     let mut child = Command::new("/proc/self/exe");
     child.args(words((&socket, view.point(), &limit), &outside, &request.command));
     input.map(|input| child.stdin(input));
@@ -132,8 +129,10 @@ pub(super) fn run_in_view(
     drop(child);
     let mut child = spawned;
     let handle = handle_of(&child).map_err(setup("a pidfd"))?;
-    let entered = view.enter(&listener, &child, &handle, &served.recording);
-    let (stream, namespace) = match entered {
+    // While it starts.
+    let served = Served::start(device, request, layer, confinement);
+    let entered = served.and_then(|served| Ok((view.enter(&listener, &child, &handle, &served.recording)?, served)));
+    let ((stream, namespace), served) = match entered {
         Ok(entered) => entered,
         Err(error) => {
             // It waits for its view, or has ended.

@@ -205,11 +205,8 @@ const MADE_UP: [&str; 22] = [
 /// would lead nowhere in a view.
 pub(super) fn outside_by_itself() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = ["/dev", "/run"].map(PathBuf::from).to_vec();
-    paths.extend(
-        inarch_mount::mount_points_beneath(Path::new("/"))
-            .into_iter()
-            .filter(|point| inarch_mount::mounted(point).is_some_and(|entry| MADE_UP.contains(&&*entry.kind))),
-    );
+    let mounts = inarch_mount::topmost_beneath(Path::new("/")).into_iter();
+    paths.extend(mounts.filter(|(_, entry)| MADE_UP.contains(&&*entry.kind)).map(|(point, _)| point));
     paths.retain(|path| path.exists());
     outermost(paths)
 }
