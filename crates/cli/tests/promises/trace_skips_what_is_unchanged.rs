@@ -271,6 +271,25 @@ fn what_changes_meanwhile_is_not_remembered() {
 }
 
 #[test]
+fn a_state_that_was_hardly_begun_is_one() {
+    for file in ["inarch-trace.lock", "objects"] {
+        let scene = Scene::new("echo in > in", "cat in");
+        let plain = scene.inarch(&[]);
+        let mut killed = Command::new("strace");
+        // Killed at the first call that has to do with this file.
+        killed
+            .args(["-f", "-o", "/dev/null", "-P"])
+            .arg(scene.at("state").join(file))
+            .args(["-e", "inject=all:signal=KILL:when=1"]);
+        killed.arg(INARCH).args(plain.get_args()).current_dir(scene.dir.path()).env("PATH", programs());
+        let (output, has_run) = scene.ran(killed);
+        assert!(!output.status.success() && !has_run, "{file}: {}", stderr(&output));
+        scene.runs_for(scene.inarch(&[]), "no earlier run");
+        scene.is_skipped(scene.inarch(&[]));
+    }
+}
+
+#[test]
 fn what_cannot_be_known_is_not_remembered() {
     for (setup, script, reason) in [
         ("mkfifo pipe", "test -p pipe", "pipe: it is no file"),

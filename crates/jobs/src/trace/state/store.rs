@@ -54,7 +54,7 @@ impl Store {
         if !lock_path.exists() && fs::read_dir(&home).map_err(fail("cannot read it"))?.next().is_some() {
             return Err(StateError::NotOurs(home));
         }
-        trust::directory(&home, &[OBJECTS], Missing::Make, Owner::User)?;
+        // The lock comes first: a state is known by it, also if this process is killed before it makes the rest.
         let fail = |error| PathError::new(&lock_path, "cannot lock it", error);
         let lock = trust::open(&lock_path, OpenOptions::new().read(true).append(true).create(true).mode(0o600));
         let lock = lock.map_err(fail)?;
