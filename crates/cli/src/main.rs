@@ -53,6 +53,7 @@ fn main() -> ExitCode {
     if let Some(status) = inarch_jobs::as_child() {
         return status.into();
     }
+    signals::survive_size_limit();
     let words: Vec<_> = std::env::args_os().collect();
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);

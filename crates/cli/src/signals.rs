@@ -9,7 +9,7 @@ use std::{fs, io, thread};
 use inarch_jobs::run::SignalSource;
 use inarch_jobs::serve::StopHandle;
 use signal_hook::consts::{
-    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU,
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU, SIGXFSZ,
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -18,6 +18,15 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 /// raw. Not those of job control, which concern this process, nor those of its own faults.
 const PASSED_ON: [i32; 12] =
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
+
+/// Has a write beyond the limit of file sizes (`RLIMIT_FSIZE`) fail with `EFBIG`, which is reported as other errors are, instead of
+/// ending this process. Programs that it executes do not inherit that: a handler does not outlive execve(2).
+pub fn survive_size_limit() {
+    if ignored_signals() & (1 << (SIGXFSZ - 1)) == 0 {
+        // If it cannot be caught, it ends this process as before.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
+}
 
 /// Catches signals until it is dropped; from then on they do what they do by default.
 #[derive(Debug)]

@@ -394,6 +394,28 @@ fn a_target_that_is_read_again_is_no_prerequisite_of_its_own() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_an_error_like_others() {
+    let dir = scratch();
+    let limited = |arguments: &[&str], script: &str| {
+        let words =
+            [&["-c", "ulimit -f 1; exec \"$@\"", "sh", INARCH, "trace", "-q"], arguments, &["--", "sh", "-c", script]];
+        output("sh", &words.concat(), dir.path())
+    };
+    let reads = "cat /etc/*.conf > /dev/null";
+    for (option, what) in [("--json", "the trace: "), ("-o", "the dependency file: ")] {
+        fs::write(dir.path().join("file"), "old").unwrap();
+        let options = [option, "file", "--target", "made"];
+        let refused = limited(if option == "-o" { &options } else { &options[..2] }, reads);
+        assert_status(&refused, 125);
+        assert_one_line(&refused, &[what, "File too large"]);
+        assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"old");
+    }
+    // The command is told as it would be untraced.
+    let told = limited(&["--json", "/dev/null"], "head -c 100000 /dev/zero > big; echo $?");
+    assert_eq!(stdout(&told), "153\n");
+}
+
+#[test]
 fn a_command_that_fails_leaves_the_dependencies_as_they_were() {
     let dir = scratch();
     let at = |name: &str| dir.path().join(name);

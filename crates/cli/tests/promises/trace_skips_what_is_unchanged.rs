@@ -423,6 +423,24 @@ fn files_of_every_mount_are_known_again() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_costs_the_memory_only() {
+    let scene = Scene::new("echo in > in", "cat in /etc/*.conf > /dev/null; echo said");
+    let plain = scene.inarch(&[]);
+    for _ in 0..2 {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", INARCH]).args(plain.get_args());
+        command.current_dir(scene.dir.path()).env("PATH", programs()).stdin(Stdio::null());
+        let (output, has_run) = scene.ran(command);
+        assert_status(&output, 0);
+        let text = stderr(&output);
+        assert!(has_run && text.contains("nothing is remembered: ") && text.contains("File too large"), "{text}");
+        assert_eq!(stdout(&output), "said\n");
+    }
+    scene.runs_for(scene.inarch(&[]), "no earlier run");
+    scene.is_skipped(scene.inarch(&[]));
+}
+
+#[test]
 fn a_full_disk_costs_the_memory_only() {
     let scene = Scene::new(
         "mkdir -m 700 state; mount -t tmpfs -o size=128k,mode=700 none state",
