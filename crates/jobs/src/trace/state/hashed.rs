@@ -1,7 +1,7 @@
 //! Digests of files, and when one still holds.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -114,6 +114,35 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// Writes to a new file, and leaves holes in place of zeros: a disk image may be much longer than what is in it.
+pub struct Sparse<'f>(pub &'f mut File);
+
+impl Sparse<'_> {
+    /// Gives the file its length.
+    pub fn finish(self) -> io::Result<()> {
+        let length = self.0.stream_position()?;
+        self.0.set_len(length)
+    }
+}
+
+impl Write for Sparse<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        const BLOCK: usize = 64 << 10;
+        for block in bytes.chunks(BLOCK) {
+            if block.iter().all(|byte| *byte == 0) {
+                self.0.seek(SeekFrom::Current(block.len() as i64))?;
+            } else {
+                self.0.write_all(block)?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// The digest of all that can be read, which is also written to `copy`.

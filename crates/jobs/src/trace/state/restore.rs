@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, fchown, lchown, sy
 use std::path::Path;
 
 use super::fact::{Fact, There};
+use super::hashed::Sparse;
 use super::memory::Left;
 use super::store::Store;
 use crate::lifecycle::new_file::NewFile;
@@ -44,7 +45,9 @@ fn make(path: &Path, there: &There, store: &Store) -> Result<(), PathError> {
         }
         (None, Some(digest)) => {
             let mut new = NewFile::create(path, || {})?;
-            store.copy(digest, &mut new.file)?;
+            let mut sparse = Sparse(&mut new.file);
+            store.copy(digest, &mut sparse)?;
+            sparse.finish().map_err(fail)?;
             let (user, group) = there.owner;
             fchown(&new.file, Some(user), Some(group)).map_err(fail)?;
             new.file.set_permissions(Permissions::from_mode(there.mode & PERMISSIONS)).map_err(fail)?;

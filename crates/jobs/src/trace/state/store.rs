@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::super::processes::parent;
-use super::hashed::{Digest, hash, hash_file};
+use super::hashed::{Digest, Sparse, hash, hash_file};
 use super::{StateError, memory};
 use crate::lifecycle::new_file::NewFile;
 use crate::lifecycle::trust::{self, Missing, Owner};
@@ -58,6 +58,7 @@ impl Store {
         let fail = |error| PathError::new(&lock_path, "cannot lock it", error);
         let lock = trust::open(&lock_path, OpenOptions::new().read(true).append(true).create(true).mode(0o600));
         let lock = lock.map_err(fail)?;
+        trust::directory(&home, &[OBJECTS], Missing::Make, Owner::User)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if holder(&lock).is_some_and(is_above) {
                 return Err(StateError::Within(home));
@@ -152,8 +153,12 @@ impl Store {
         }
         let mut source =
             super::hashed::open_file(from).map_err(|error| PathError::new(from, "cannot read it", error))?;
-        let copied = self.write(&self.object(digest), |out| hash(&mut source, out))?;
-        Ok(copied == *digest)
+        let copied = self.write(&self.object(digest), |out| {
+            let mut sparse = Sparse(out);
+            let copied = hash(&mut source, &mut sparse)?;
+            sparse.finish().map(|()| copied)
+        });
+        Ok(copied? == *digest)
     }
 
     /// Whether an object is there and what it should be.
