@@ -56,6 +56,7 @@ pub(crate) use view::{VIEW_ARGUMENT, become_command};
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::Sandbox;
 use crate::path_error::PathError;
+use crate::text::shown;
 use crate::upper::UpperError;
 
 /// What to trace.
@@ -164,6 +165,9 @@ pub enum TraceError {
         /// Why not.
         reason: String,
     },
+    /// What a run for verification writes does not fit.
+    #[error("no room is left in {} for what the command writes again; set TMPDIR to a directory with more", shown(.0))]
+    NoRoom(PathBuf),
     /// The view was not served to the end, so the record has gaps.
     #[error("the files of the command could not be served any more: {0}")]
     Served(String),

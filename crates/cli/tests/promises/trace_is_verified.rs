@@ -292,6 +292,18 @@ fn files_that_are_not_needed_are_told() {
 }
 
 #[test]
+fn a_full_disk_is_told_as_such() {
+    let dir = scratch();
+    host("sh", &["-ec", "mkdir tmp; mount -t tmpfs -o size=1m none tmp"], dir.path());
+    let arguments = ["--", "sh", "-c", "head -c 5000000 /dev/zero > big"];
+    let output = verify_by(Command::new(INARCH), dir.path(), &arguments).output().unwrap();
+    host("umount", &["tmp"], dir.path());
+    assert_status(&output, 1);
+    let [line] = &said(&output, dir.path())[..] else { panic!("{}", stderr(&output)) };
+    assert!(line.starts_with("not verified: no room is left in ") && line.contains("TMPDIR"), "{line}");
+}
+
+#[test]
 fn users_verify_as_well() {
     let dir = scratch();
     chown(dir.path(), Some(1), Some(1)).unwrap();

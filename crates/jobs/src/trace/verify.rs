@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_vfs::{Changes, Only, RecordLevel, Shown};
-use rustix::fs::{FileType, fstat, tell};
+use rustix::fs::{FileType, fstat, statvfs, tell};
+use rustix::process::geteuid;
 
 use super::compare::{Mismatch, changes, compare};
 use super::content::is_changed;
@@ -254,6 +255,9 @@ impl Trial<'_> {
             Err(TraceError::NotExecuted { reason, .. }) => (Some(Ended::NotExecuted(reason)), Vec::new()),
             Err(error) => return Err(error),
         };
+        if (ended.is_some() || !mismatches.is_empty()) && is_full(&upper_path) {
+            return Err(TraceError::NoRoom(spool_directory()));
+        }
         let said = if ended.is_some() { last_lines(&mut printed).map_err(setup)? } else { Vec::new() };
         let missed = only.missed().into_iter().map(|path| PathBuf::from(OsString::from_vec(path)));
         // The way to mounts was looked for to make the view.
@@ -261,6 +265,16 @@ impl Trial<'_> {
         let missed = missed.filter(|path| !points.iter().any(|(point, _)| point.starts_with(path)));
         Ok((Again { ended, said, mismatches }, missed.collect()))
     }
+}
+
+/// Whether hardly anything more can be written where `path` is.
+fn is_full(path: &Path) -> bool {
+    const LITTLE: u64 = 64 << 10;
+    statvfs(path).is_ok_and(|fs| {
+        // Some is kept for root.
+        let blocks = if geteuid().is_root() { fs.f_bfree } else { fs.f_bavail };
+        blocks.saturating_mul(fs.f_frsize) < LITTLE || fs.f_files > 0 && fs.f_ffree == 0
+    })
 }
 
 /// The last lines of a file.
