@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{INARCH, LONG, assert_status, host, programs, scratch, stderr, stdout, within};
+use crate::support::{INARCH, LONG, assert_status, host, programs, scratch, stderr, stdout, trace_lines, within};
 
 /// `inarch trace --quiet OPTIONS -- sh -c SCRIPT` in `dir`.
 fn trace(dir: &Path, options: &[&str], script: &str) -> Command {
@@ -430,4 +430,33 @@ fn a_signal_that_the_command_handles_ends_no_trace() {
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "handled\nhandled\n");
     assert_eq!(told(&dir.path().join("t.json"), dir.path(), "output"), ["late: made"]);
+}
+
+#[test]
+fn a_user_reads_what_was_just_written() {
+    let dir = scratch();
+    chown(dir.path(), Some(1), Some(1)).unwrap();
+    fs::copy(INARCH, dir.path().join("inarch")).unwrap();
+    // A linker works so: it writes a bit, and reads elsewhere.
+    let program = "
+import os, sys
+file = os.open('file', os.O_RDWR | os.O_CREAT)
+for turn in range(int(sys.argv[1])):
+    os.pwrite(file, bytes([turn % 256]) * 100, turn * 100)
+    assert os.pread(file, 100, turn // 2 * 100) == bytes([turn // 2 % 256]) * 100, turn
+";
+    let requests = |turns: &str| {
+        let mut user = Command::new("setpriv");
+        user.args(["--reuid=1", "--regid=1", "--clear-groups", "./inarch", "trace", "-q", "--json", "t.json", "--"]);
+        user.args(["/usr/bin/python3", "-c", program, turns]).current_dir(dir.path()).env("TMPDIR", dir.path());
+        assert_status(&user.output().unwrap(), 0);
+        let line = trace_lines(&dir.path().join("t.json"), "requests").remove(0);
+        ["getattr", "read", "getxattr", "write"].map(|kind| line["requests"][kind].as_u64().unwrap_or(0))
+    };
+    let (few, many) = (requests("1"), requests("1001"));
+    // One that lies in two pages is two.
+    assert!(many[3] - few[3] >= 1000, "{few:?} {many:?}");
+    for kind in 0..3 {
+        assert!(many[kind] < few[kind] + 100, "{few:?} {many:?}");
+    }
 }

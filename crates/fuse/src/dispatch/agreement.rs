@@ -33,6 +33,10 @@ pub struct ConnectionOptions {
     pub writeback: bool,
     /// Only the client changes the tree: it keeps cached pages when attributes change.
     pub exclusive: bool,
+    /// The client keeps cached pages of a file that it has open while the size stays the same. Otherwise each read asks for the time
+    /// of last write first, and a write makes the pages invalid because it changes that time: a client that reads and writes a file in
+    /// turn then sends four requests for each pair.
+    pub keeps_pages: bool,
     /// The file system keeps locks, so that clients see each other's. Otherwise each client keeps its own.
     pub locks: bool,
     /// The file system learns of each close(2) (`FLUSH`). Few file systems need that unless they keep locks.
@@ -56,6 +60,7 @@ impl Default for ConnectionOptions {
             readdirplus: ReadDirPlus::Auto,
             writeback: false,
             exclusive: false,
+            keeps_pages: false,
             locks: false,
             flush: false,
             open: true,
@@ -88,7 +93,7 @@ impl ConnectionOptions {
             (self.open, init_flag::ATOMIC_O_TRUNC),
             (self.writeback, init_flag::WRITEBACK_CACHE),
             (self.exclusive, init_flag::EXPLICIT_INVAL_DATA),
-            (!self.exclusive, init_flag::AUTO_INVAL_DATA),
+            (!self.exclusive && !self.keeps_pages, init_flag::AUTO_INVAL_DATA),
             (self.locks, init_flag::POSIX_LOCKS | init_flag::FLOCK_LOCKS),
             (self.cache_symlinks, init_flag::CACHE_SYMLINKS),
             (self.posix_acl, init_flag::POSIX_ACL),

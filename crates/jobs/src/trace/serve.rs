@@ -303,6 +303,7 @@ fn session_options(request: &TraceRequest) -> SessionOptions {
         // What is listed is not looked up yet.
         readdirplus: ReadDirPlus::Never,
         cache_symlinks: request.level == RecordLevel::Command,
+        keeps_pages: true,
         posix_acl: true,
         kill_privileges: true,
         ..ConnectionOptions::default()
