@@ -4,10 +4,10 @@ mod skip;
 mod statistics;
 pub mod stored;
 mod verified;
+mod written;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -27,6 +27,8 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SI
 use crate::output::complain;
 use crate::sandbox::SandboxArgument;
 use stored::StoredCommand;
+pub use written::write_lines;
+use written::{DEPFILE, JSON, not_written, write, written_again};
 
 /// Options of `inarch trace`.
 #[derive(Args, Debug)]
@@ -211,15 +213,15 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if !is_told && !quiet {
         write_summary(&report, &base);
     }
-    let mut files = Vec::new();
+    let (mut files, is_kept) = (Vec::new(), running.is_some());
     // A command that failed may not have come to all that it needs: what is known of the last success holds.
     if let Some(file) = depfile.filter(|_| report.status.success()) {
-        let content = write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
+        let content = write(file, is_kept, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
             .map_err(|error| anyhow!("the dependency file: {error}"))?;
         files.push((DEPFILE, content));
     }
     if let Some(file) = json {
-        let content = write(file, |out| trace::lines(&report, hash, out)).map_err(not_written)?;
+        let content = write(file, is_kept, |out| trace::lines(&report, hash, out)).map_err(not_written)?;
         files.push((JSON, content));
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
@@ -288,43 +290,6 @@ fn is_in_foreground() -> bool {
     terminal.is_ok_and(|terminal| {
         rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
     })
-}
-
-/// Writes a trace as lines of JSON, with digests if so wanted.
-pub fn write_lines(report: &TraceReport, digests: bool, file: WholeFile) -> anyhow::Result<()> {
-    write(file, |out| trace::lines(report, digests, out)).map(drop).map_err(not_written)
-}
-
-fn not_written(error: anyhow::Error) -> anyhow::Error {
-    anyhow!("the trace: {error}")
-}
-
-/// The names in a state of the files that are written about a run.
-const DEPFILE: &str = "depfile";
-const JSON: &str = "json";
-
-/// Writes the files about an earlier run.
-fn written_again(
-    earlier: &trace::Earlier,
-    depfile: Option<WholeFile>,
-    json: Option<WholeFile>,
-) -> anyhow::Result<ExitCode> {
-    for (file, name) in [(depfile, DEPFILE), (json, JSON)] {
-        let content = earlier.files.iter().find(|(other, _)| other == name);
-        if let (Some(file), Some((_, content))) = (file, content) {
-            write(file, |out| out.write_all(content)).map_err(|error| anyhow!("the {name} file: {error}"))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Writes a file that gets its name when it is complete, or stays as it was. Returns its content.
-fn write(file: WholeFile, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    make(&mut content)?;
-    file.file().write_all(&content)?;
-    file.commit()?;
-    Ok(content)
 }
 
 /// Says on standard error what was touched.
