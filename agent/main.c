@@ -30,6 +30,7 @@
 #include "modules.h"
 #include "mounts.h"
 #include "network.h"
+#include "observe.h"
 #include "port.h"
 #include "power.h"
 #include "processors.h"
@@ -133,11 +134,12 @@ static void run_command(uint64_t began, int children, bool machine)
 	channel_flush_all(&channel, 60);
 	user_resolve(&channel, &session);
 	give_disks(&channel, &session);
+	int processes = machine && session.observe ? observe_start(&channel) : -1;
 	command_start(&command, &channel, &session);
 	put_u64(times, began);
 	put_u64(times + 8, microseconds_of(CLOCK_BOOTTIME));
 	channel_send(&channel, FRAME_STARTED, times, sizeof times);
-	if (!relay_run(&channel, &command, children, machine ? &session : NULL)) {
+	if (!relay_run(&channel, &command, children, processes, machine ? &session : NULL)) {
 		kill(-command.pid, SIGKILL);
 		power_off();
 	}

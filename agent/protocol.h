@@ -30,6 +30,15 @@ enum {
 	FRAME_WARNING = 0x09,      /* text */
 	FRAME_UNMOUNTED = 0x0a,    /* every file system is clean: the machine may be powered off */
 	FRAME_READY = 0x0b,        /* all that the command needs is mounted: it starts within moments */
+	FRAME_PROCESSES = 0x0c,    /* PROCESS_* events, each a u8 and what follows it */
+};
+
+/* What happened to a process of the guest, in order. */
+enum {
+	PROCESS_STARTED = 0x01,  /* u32 process that started it, u32 thread, u32 its process: the same number if it is new */
+	PROCESS_EXECUTED = 0x02, /* u32 process, u32 length, its words, each ended by NUL; cut if they are long */
+	PROCESS_ENDED = 0x03,    /* u32 thread, u32 its process, u32 status as of wait(2) */
+	PROCESS_LOST = 0x04,     /* events are missing here */
 };
 
 /* Host to agent: the description of the session, in any order, then RUN. */
@@ -51,6 +60,7 @@ enum {
 	FRAME_MAKE_DIRECTORY = 0x8e, /* empty: make the working directory if it is missing */
 	FRAME_RUN = 0x8f,            /* empty */
 	FRAME_DISK = 0xa0,           /* serial of a disk that the command gets; repeated */
+	FRAME_OBSERVE = 0xa1,        /* empty: report processes */
 };
 
 /* Host to agent: while the command runs. */

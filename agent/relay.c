@@ -15,6 +15,7 @@
 
 #include "circumstances.h"
 #include "clock.h"
+#include "observe.h"
 #include "processes.h"
 
 #define STDIN_WINDOW (256 * 1024)
@@ -56,6 +57,7 @@ struct relay {
 	struct channel *channel;
 	struct command *command;
 	int child_signals;
+	int processes;
 	const struct session *machine;
 	struct input input;
 	struct output outputs[2];
@@ -323,6 +325,7 @@ static void reap(void)
 static void send_exit(void)
 {
 	uint8_t payload[8];
+	observe_take(relay.channel, relay.processes);
 	if (relay.machine && relay.status != 0)
 		warn_of_circumstances(relay.channel, relay.machine);
 	put_u32(payload, WIFEXITED(relay.status) ? (uint32_t)WEXITSTATUS(relay.status) : 0);
@@ -331,7 +334,7 @@ static void send_exit(void)
 	relay.exit_sent = true;
 }
 
-enum { SLOT_CHANNEL, SLOT_CHILDREN, SLOT_INPUT, SLOT_STDOUT, SLOT_STDERR, SLOT_COUNT };
+enum { SLOT_CHANNEL, SLOT_CHILDREN, SLOT_INPUT, SLOT_STDOUT, SLOT_STDERR, SLOT_PROCESSES, SLOT_COUNT };
 
 static int wait_for_events(struct pollfd *slots)
 {
@@ -340,6 +343,8 @@ static int wait_for_events(struct pollfd *slots)
 	if (!channel_is_idle(relay.channel))
 		slots[SLOT_CHANNEL].events |= POLLOUT;
 	slots[SLOT_CHILDREN] = (struct pollfd){ .fd = relay.child_signals, .events = POLLIN };
+	/* Nothing follows the command's end. */
+	slots[SLOT_PROCESSES] = (struct pollfd){ .fd = relay.exit_sent ? -1 : relay.processes, .events = POLLIN };
 	/* A pipe is watched even without data for it, to notice when its reader closes it; a terminal always has one. */
 	bool has_input = input->start < input->end;
 	slots[SLOT_INPUT] = (struct pollfd){ .fd = has_input || !relay.command->terminal ? input->fd : -1,
@@ -356,6 +361,9 @@ static int wait_for_events(struct pollfd *slots)
 
 static void take_events(const struct pollfd *slots)
 {
+	/* First, while the processes are there. */
+	if (slots[SLOT_PROCESSES].revents && !relay.exit_sent)
+		observe_take(relay.channel, relay.processes);
 	if (slots[SLOT_CHANNEL].revents & (POLLIN | POLLHUP | POLLERR))
 		take_frames();
 	if (slots[SLOT_INPUT].revents & POLLERR)
@@ -375,12 +383,14 @@ static void take_events(const struct pollfd *slots)
 		relay.lost = true;
 }
 
-bool relay_run(struct channel *channel, struct command *command, int child_signals, const struct session *machine)
+bool relay_run(struct channel *channel, struct command *command, int child_signals, int processes,
+	       const struct session *machine)
 {
 	struct pollfd slots[SLOT_COUNT] = { 0 };
 	relay.channel = channel;
 	relay.command = command;
 	relay.child_signals = child_signals;
+	relay.processes = processes;
 	relay.machine = machine;
 	relay.input.fd = command->input;
 	relay.input.last = '\n';

@@ -121,6 +121,8 @@ static const char *take_numbers(struct session *session, const struct frame *fra
 		session->make_directory = true;
 	} else if (frame->type == FRAME_CLEAN_SHUTDOWN && frame->length == 0) {
 		session->clean_shutdown = true;
+	} else if (frame->type == FRAME_OBSERVE && frame->length == 0) {
+		session->observe = true;
 	} else {
 		return "a frame of an unknown type or a wrong length came before RUN";
 	}

@@ -44,6 +44,7 @@ struct session {
 	bool has_umask;
 	uint32_t umask;
 	bool clean_shutdown;
+	bool observe; /* report processes */
 };
 
 /* Handles one frame. Returns NULL, or what is wrong with the frame. */

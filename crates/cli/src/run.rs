@@ -8,6 +8,7 @@ mod told;
 use std::process::ExitCode;
 
 use inarch_jobs::run::{self, Outcome, RunRequest};
+use inarch_jobs::trace::RecordLevel;
 use inarch_jobs::{Events, JobError, WholeFile};
 
 pub use arguments::RunArguments;
@@ -28,7 +29,9 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let report_file = arguments.report.take();
     let trace_file = arguments.trace.take();
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
-    let request = RunRequest { keep, trace: trace_file.is_some(), ..request::request(arguments)? };
+    let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
+    let trace = trace_file.is_some().then_some(level);
+    let request = RunRequest { keep, trace, ..request::request(arguments)? };
     if dry_run {
         let events = Events::new(move |event| telling.tell(event));
         answer(run::dry_run(&request, &events)? + "\n")?;

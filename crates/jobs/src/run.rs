@@ -25,6 +25,7 @@ mod hints;
 mod holding;
 mod keep;
 mod launch;
+mod observed;
 mod project;
 mod report;
 mod request;
@@ -39,6 +40,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
 use inarch_tree::scan::Reason;
+use inarch_vfs::RecordLevel;
 use inarch_vm::accel::{Accel, Decision};
 use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
@@ -85,7 +87,13 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
             return RunReport::of_failure(error);
         }
     };
-    let trace = request.trace.then(RunTrace::default);
+    if request.trace == Some(RecordLevel::Process) && !job.trees.need(Wire::Virtiofs) {
+        if let Some(kept) = kept {
+            kept.refuse();
+        }
+        return RunReport::of_failure(RunError::NoProcesses.into());
+    }
+    let trace = request.trace.map(RunTrace::new);
     if let Some(trace) = &trace {
         job.trees.record(trace);
     }
@@ -94,7 +102,8 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, failure, &sender)).collect();
     job.tell_launch(sender, failure.events());
     let mut clock = Clock::from(began);
-    let session = job.guest().and_then(|guest| job.boot(&guest, &disks, failure, &launch, &clock));
+    let observed = trace.as_ref().and_then(RunTrace::observed);
+    let session = job.guest().and_then(|guest| job.boot(&guest, &disks, failure, &launch, &clock, observed));
     clock.stop();
     let result = session.and_then(|report| match report.outcome {
         Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
@@ -109,9 +118,13 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         _ => Vec::new(),
     };
     let status = report.status();
-    if let (Some(trace), Ok(_), Some(status)) = (trace, &report.result, status) {
-        match trace.finish(status, &job.ways()) {
-            Ok(trace) => report.trace = Some(trace),
+    if let (Some(trace), Ok(ended), Some(_)) = (trace, &report.result, status) {
+        match trace.finish(ended, &job.ways()) {
+            Ok(trace) => {
+                let lacks = trace.lacks_processes.then_some("the trace lacks something of the guest's processes");
+                report.notes.extend(lacks.map(str::to_owned));
+                report.trace = Some(trace);
+            }
             Err(error) => report.result = Err(error.into()),
         }
     }

@@ -48,7 +48,7 @@ pub use processes::TracedProcess;
 pub use state::{Earlier, NotRemembered, Run, State, StateError, Verdict};
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
-pub(crate) use touched::Gathering;
+pub(crate) use touched::{Gathering, listed_beneath};
 pub use touched::{Input, Output, Touched, Use};
 pub use verify::{Again, Different, Ended, Verification};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
@@ -92,6 +92,8 @@ impl TraceRequest {
 pub struct TraceReport {
     /// The command's.
     pub status: ExitStatus,
+    /// Of a run: it ran out of time. Then the status says nothing.
+    pub is_timed_out: bool,
     /// What it touched.
     pub touched: Touched,
     /// Paths whose content was not recorded.
@@ -102,6 +104,8 @@ pub struct TraceReport {
     pub accesses: u64,
     /// The processes that used files, if they are recorded, in the order in which they were first seen.
     pub processes: Vec<TracedProcess>,
+    /// Whether not all is known of them.
+    pub lacks_processes: bool,
     /// What it cost; of a run nothing is known.
     pub statistics: Statistics,
     /// Of a run: what is known of each tree; empty otherwise.

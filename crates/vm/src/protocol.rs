@@ -7,11 +7,15 @@
 //!
 //! Data from the guest is hostile: lengths are bounded, nothing here panics, and unknown data is an error.
 
+mod processes;
+
 use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{ffi::OsString, time::SystemTime};
+
+pub use processes::ProcessEvent;
 
 /// Version of the protocol that both sides must speak.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -37,6 +41,7 @@ mod kind {
     pub(super) const WARNING: u8 = 0x09;
     pub(super) const UNMOUNTED: u8 = 0x0a;
     pub(super) const READY: u8 = 0x0b;
+    pub(super) const PROCESSES: u8 = 0x0c;
     pub(super) const ARGUMENT: u8 = 0x80;
     pub(super) const ENVIRONMENT: u8 = 0x81;
     pub(super) const DIRECTORY: u8 = 0x82;
@@ -54,6 +59,7 @@ mod kind {
     pub(super) const MAKE_DIRECTORY: u8 = 0x8e;
     pub(super) const RUN: u8 = 0x8f;
     pub(super) const DISK: u8 = 0xa0;
+    pub(super) const OBSERVE: u8 = 0xa1;
     pub(super) const STDIN: u8 = 0x90;
     pub(super) const STDIN_END: u8 = 0x91;
     pub(super) const OUTPUT_CREDIT: u8 = 0x92;
@@ -135,6 +141,8 @@ pub enum GuestFrame {
     Unmounted,
     /// Everything that the command needs is mounted; it starts within moments.
     Ready,
+    /// What happened to processes of the guest, in order.
+    Processes(Vec<ProcessEvent>),
 }
 
 /// Decodes frames from a stream of bytes.
@@ -204,6 +212,7 @@ fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
         kind::WARNING => GuestFrame::Warning(one_line(payload)),
         kind::UNMOUNTED if payload.is_empty() => GuestFrame::Unmounted,
         kind::READY if payload.is_empty() => GuestFrame::Ready,
+        kind::PROCESSES => GuestFrame::Processes(processes::parse(payload).ok_or_else(unknown)?),
         _ => return Err(unknown()),
     })
 }
@@ -364,6 +373,8 @@ pub struct SessionRequest {
     pub umask: Option<u32>,
     /// Unmount every file system after the command's end, and report it.
     pub clean_shutdown: bool,
+    /// Report what happens to processes.
+    pub observe: bool,
 }
 
 /// Why a session cannot be encoded.
@@ -447,6 +458,9 @@ impl SessionRequest {
         }
         if self.make_directory {
             frame(out, kind::MAKE_DIRECTORY, &[]);
+        }
+        if self.observe {
+            frame(out, kind::OBSERVE, &[]);
         }
     }
 }

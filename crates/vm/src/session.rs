@@ -19,7 +19,9 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Decoder, GuestFrame, PROTOCOL_VERSION, ProtocolError, RequestError, SessionRequest};
+use crate::protocol::{
+    Decoder, GuestFrame, PROTOCOL_VERSION, ProcessEvent, ProtocolError, RequestError, SessionRequest,
+};
 
 pub use signals::{CatchSignals, SignalSource};
 pub use streams::Streams;
@@ -150,6 +152,8 @@ pub struct SessionOptions<'a> {
     pub signals: Option<&'a CatchSignals<'a>>,
     /// Receives one-line warnings about what the guest lacks, although the command can start.
     pub warn: &'a dyn Fn(&str),
+    /// Receives what happens to the guest's processes, if the request [asks for it](SessionRequest::observe).
+    pub processes: &'a dyn Fn(Vec<ProcessEvent>),
 }
 
 impl Default for SessionOptions<'_> {
@@ -162,6 +166,7 @@ impl Default for SessionOptions<'_> {
             kill_grace: Duration::from_secs(5),
             signals: None,
             warn: &|_| {},
+            processes: &|_| {},
         }
     }
 }

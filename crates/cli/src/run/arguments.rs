@@ -130,6 +130,10 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
+    /// Tell in the trace which of the guest's processes it was, for trees that go by virtiofs; slower
+    #[arg(long, requires = "trace")]
+    pub by_process: bool,
+
     /// Print only errors, and why the command failed if that was not its own doing
     #[arg(short = 'q', long)]
     pub quiet: bool,

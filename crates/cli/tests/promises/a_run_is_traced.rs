@@ -1,5 +1,5 @@
 //! Promise: `inarch run --trace` writes down what a guest used of its trees and changed in them: all of it where the guest asks for
-//! files, and the files that it read where it has a disk.
+//! files, and the files that it read where it has a disk. With `--by-process` it tells which of the guest's processes did it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{assert_one_line, assert_status, inarch, scratch, stderr, trace_lines};
+use crate::support::{assert_one_line, assert_status, inarch, scratch, stderr, stdout, trace_lines};
 
 /// The words for what a path was used for.
 fn uses(inputs: &[Value], path: &str) -> Vec<String> {
@@ -26,8 +26,10 @@ fn over_every_way() {
     let dir = scratch();
     let at = |name: &str| dir.path().join(name);
     for tree in ["live", "nine", "over", "disk"] {
-        fs::create_dir_all(at(tree).join("listed")).unwrap();
-        for name in ["read", "unread", "moved", "listed/name"] {
+        for directory in ["listed", "old/sub"] {
+            fs::create_dir_all(at(tree).join(directory)).unwrap();
+        }
+        for name in ["read", "unread", "moved", "listed/name", "old/sub/file"] {
             fs::write(at(tree).join(name), format!("{tree}/{name}\n")).unwrap();
         }
         symlink("read", at(tree).join("link")).unwrap();
@@ -42,7 +44,7 @@ fn over_every_way() {
     let trace = format!("--trace={}", at("t.json").display());
     let script = "for tree in live nine over disk; do
             cd /$tree && cat link > /dev/null && ls listed > /dev/null && ! test -e none && echo made > made &&
-            mv moved named && echo passing > passing && rm passing || exit 1
+            mv moved named && mv old new && echo passing > passing && rm passing || exit 1
         done; exit 3";
     let words = ["run", "-q", "--accel=tcg", &trace].into_iter().chain(trees.iter().map(String::as_str));
     let output = inarch(words.chain(["--", "sh", "-c", script]));
@@ -68,8 +70,19 @@ fn over_every_way() {
     assert_eq!(uses(&inputs, "/usr/bin/cat"), ["read"]);
     // What stays in the guest changes no tree.
     let expected = ["live", "nine"].map(|tree| {
-        [("made", "made"), ("moved", "removed"), ("named", "made"), ("passing", "temporary")]
-            .map(|(name, change)| (format!("/{tree}/{name}"), change))
+        [
+            ("made", "made"),
+            ("moved", "removed"),
+            ("named", "made"),
+            ("new", "made"),
+            ("new/sub", "made"),
+            ("new/sub/file", "made"),
+            ("old", "removed"),
+            ("old/sub", "removed"),
+            ("old/sub/file", "removed"),
+            ("passing", "temporary"),
+        ]
+        .map(|(name, change)| (format!("/{tree}/{name}"), change))
     });
     let expected: Vec<(&str, &str)> = expected.iter().flatten().map(|(path, change)| (&**path, *change)).collect();
     assert_eq!(changed(&outputs), expected);
@@ -87,6 +100,66 @@ fn over_every_way() {
     // The commands that read traces read this one.
     let why = inarch(["trace", "why", "/live/link", at("t.json").to_str().unwrap()]);
     assert_status(&why, 0);
+}
+
+/// The number of the only process that used a path.
+fn user_of(inputs: &[Value], path: &str) -> u64 {
+    let input = inputs.iter().find(|line| line["input"] == path).unwrap_or_else(|| panic!("{path} was not used"));
+    let pids = input["pids"].as_array().unwrap_or_else(|| panic!("{input}"));
+    assert_eq!(pids.len(), 1, "{input}");
+    pids[0].as_u64().unwrap()
+}
+
+#[test]
+fn by_its_processes() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("live")).unwrap();
+    for name in ["first", "second", "third"] {
+        fs::write(at("live").join(name), format!("{name}\n")).unwrap();
+    }
+    let thread = "import threading\nthread = threading.Thread(target=lambda: open('/live/third').read())\nthread.start()\nthread.join()";
+    let script = r#"cat /live/first; sh -c 'read line < /live/second; echo > /live/made; exit 3'; /usr/bin/python3 -c "$1"; kill -9 $$"#;
+    let tree = format!("--tree={}:/live,rw,via=virtiofs", at("live").display());
+    let trace = format!("--trace={}", at("t.json").display());
+    let output =
+        inarch(["run", "-q", "--accel=tcg", &tree, &trace, "--by-process", "--", "sh", "-c", script, "sh", thread]);
+    assert_eq!(stderr(&output), "");
+    assert_status(&output, 137);
+    assert_eq!(trace_lines(&at("t.json"), "trace")[0]["signal"], 9);
+
+    let (inputs, processes) = (trace_lines(&at("t.json"), "input"), trace_lines(&at("t.json"), "process"));
+    let process = |number: u64| {
+        let mut found = processes.iter().filter(|line| line["process"] == number);
+        let line = found.next().unwrap_or_else(|| panic!("{number}: {processes:?}"));
+        assert!(found.next().is_none());
+        line
+    };
+    let last = |line: &Value| line["commands"].as_array().and_then(|commands| commands.last().cloned());
+    let [first, second, third] =
+        ["first", "second", "third"].map(|name| process(user_of(&inputs, &format!("/live/{name}"))));
+    assert_eq!((last(first), &first["status"]), (Some(serde_json::json!(["cat", "/live/first"])), &0.into()));
+    let words = serde_json::json!(["sh", "-c", "read line < /live/second; echo > /live/made; exit 3"]);
+    assert_eq!((last(second), &second["status"]), (Some(words), &3.into()));
+    // A thread reads for its process.
+    assert_eq!(
+        (last(third), &third["status"]),
+        (Some(serde_json::json!(["/usr/bin/python3", "-c", thread])), &0.into())
+    );
+    let shell = process(first["parent"].as_u64().unwrap());
+    assert_eq!(
+        (last(shell), &shell["signal"]),
+        (Some(serde_json::json!(["sh", "-c", script, "sh", thread])), &9.into())
+    );
+    assert!([second, third].iter().all(|line| line["parent"] == first["parent"]));
+    let made = trace_lines(&at("t.json"), "output").into_iter().find(|line| line["output"] == "/live/made").unwrap();
+    assert_eq!(made["pids"], serde_json::json!([second["process"]]));
+    let why = inarch(["trace", "why", "/live/made", at("t.json").to_str().unwrap()]);
+    assert!(stdout(&why).contains("; exit 3\n    from "), "{}", stdout(&why));
+    // Other ways tell no processes.
+    let refused = inarch(["run", "-q", &trace, "--by-process", "--via=ext4", "true"]);
+    assert_status(&refused, 125);
+    assert_one_line(&refused, &["--by-process", "no tree goes by virtiofs"]);
 }
 
 #[test]

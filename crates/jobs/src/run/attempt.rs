@@ -19,7 +19,7 @@ use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
 use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{self, GuestFailure, Process, Symptom};
-use inarch_vm::protocol::SessionRequest;
+use inarch_vm::protocol::{ProcessEvent, SessionRequest};
 use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
@@ -501,7 +501,7 @@ fn console_log(path: &Path) -> Result<File, JobError> {
     create_named(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
-/// Runs the session of `request` with these streams, and signals from `catch`.
+/// Runs the session of `request` with these streams, and signals from `catch`. Tells of warnings, and of the guest's processes.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,
@@ -509,6 +509,7 @@ pub(super) fn hold(
     limits: Limits,
     catch: Option<CatchSignalsOfRun>,
     events: &Events<RunEvent>,
+    processes: &dyn Fn(Vec<ProcessEvent>),
 ) -> Result<Report, SessionError> {
     /// Further warnings are dropped.
     const MOST_WARNINGS: usize = 20;
@@ -520,7 +521,7 @@ pub(super) fn hold(
     };
     let Limits { start, command: timeout } = limits;
     let signals = catch.as_ref().map(|catch| catch as &CatchSignals<'_>);
-    let options = SessionOptions { start, timeout, signals, warn: &warn, ..SessionOptions::default() };
+    let options = SessionOptions { start, timeout, signals, warn: &warn, processes, ..SessionOptions::default() };
     session.run(request, streams, &options)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
+use inarch_vm::protocol::SessionRequest;
 use inarch_vm::session::Report;
 
 use super::RunError;
@@ -13,6 +14,7 @@ use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
 use super::clock::Clock;
 use super::holding::Holding;
 use super::launch::Launch;
+use super::observed::Observed;
 use super::report::RunEvent;
 use super::{Job, command, guest};
 use crate::JobError;
@@ -38,9 +40,11 @@ impl Job<'_> {
         failure: &Arc<DiskFailure>,
         launch: &Receiver<Launch>,
         clock: &Clock,
+        observed: Option<&Observed>,
     ) -> Result<Report, JobError> {
         let (request, events) = (self.request, failure.events());
         let session = command::session(request, &self.trees, &request.streams, self.open_files);
+        let session = SessionRequest { observe: observed.is_some(), ..session };
         // A tree that takes long to scan or unpack delays the start as long, so the start is limited only if the user
         // limits the command.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
@@ -53,7 +57,13 @@ impl Job<'_> {
                 events.emit(RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) });
                 let _holding = Holding::begin(disks, &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
-                attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.signals, events)
+                let processes = |happened| {
+                    if let Some(observed) = observed {
+                        observed.happened(happened);
+                    }
+                };
+                let session = launch.complete(session.clone());
+                attempt::hold(live, &session, streams, limits, request.signals, events, &processes)
             };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };

@@ -59,6 +59,12 @@ pub enum RunError {
     /// There is no command.
     #[error("no command was given: inarch run CMD..., or inarch run in a terminal for a shell")]
     NoCommand,
+    /// The guest's processes are to be recorded, and nothing tells them.
+    #[error(
+        "--by-process: no tree goes by virtiofs, whose requests alone tell which process made them; give one with via=virtiofs, \
+         or the root with --via virtiofs"
+    )]
+    NoProcesses,
     /// An entry point was given for what is no container image.
     #[error(
         "--entrypoint is for container images, and the root is {root}; give the command as it is: inarch run CMD..."

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_tree::select::Selection;
+use inarch_vfs::RecordLevel;
 use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
@@ -184,8 +185,8 @@ pub struct RunRequest {
     pub boot_timeout: Duration,
     /// Keep the guest's writes under this name, instead of throwing them away.
     pub keep: Option<Keep>,
-    /// Whether to record what the guest does with its trees.
-    pub trace: bool,
+    /// Whether to record what the guest does with its trees, and in which detail.
+    pub trace: Option<RecordLevel>,
 }
 
 impl RunRequest {
@@ -222,7 +223,7 @@ impl RunRequest {
             kernel_parameters: Vec::new(),
             qemu_arguments: Vec::new(),
             console: None,
-            trace: false,
+            trace: None,
             overlay_dir: "/var/tmp".into(),
             boot_timeout: Duration::from_secs(60),
             keep: None,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -72,6 +72,11 @@ impl SharedTree {
         if self.wire == Wire::Virtiofs { Way::Virtiofs } else { Way::Ninep }
     }
 
+    /// The directory, if the guest changes it.
+    fn changed(&self) -> Option<&Path> {
+        (self.share.writes_through() && !self.overlaid).then_some(&*self.share.directory)
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         // A guest has at most a few dozen trees.
@@ -106,7 +111,7 @@ impl SharedTree {
         let (ours, theirs) = pair()?;
         let layer = self.share.for_many(None)?;
         let layer = match &self.trace {
-            Some(trace) => trace.over(layer).map_err(LifecycleError::Thread)?,
+            Some(trace) => trace.over(layer, false, self.changed()).map_err(LifecycleError::Thread)?,
             None => layer,
         };
         let file_system = Arc::new(Pending::ready(Arc::new(layer)));
@@ -135,9 +140,9 @@ impl SharedTree {
     pub fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let loss = self.loss(failure);
-        let trace = self.trace.clone();
+        let (trace, changed) = (self.trace.clone(), self.changed().map(Path::to_owned));
         let adapt = move |layer| match &trace {
-            Some(trace) => trace.over(layer),
+            Some(trace) => trace.over(layer, true, changed.as_deref()),
             None => Ok(layer),
         };
         let server = self.share.server(queues, None, None, adapt)?.on_event(loss.on_event());

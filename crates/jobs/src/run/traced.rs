@@ -1,11 +1,12 @@
 //! Records what a guest does with the trees of a run.
 //!
 //! Where the guest asks this process for files (virtiofs, 9P), each request passes a recorder, and the answer is complete: the guest has
-//! just booted, so its kernel knows nothing that it has not asked for. Where the guest has a disk, its kernel asks for
+//! just booted, so its kernel knows nothing that it has not asked for. A request over virtiofs has the number of its thread, too. Where the guest has a disk, its kernel asks for
 //! blocks. They tell which files' content was read, at least in part; look-ups, listings and empty files do not show.
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -14,13 +15,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_block::{Content, ReadFiles};
 use inarch_tree::{InodeId, Tree};
 use inarch_vfs::{FileSystem, Identity, RecordLevel, Recorder, Recording};
+use inarch_vm::session::Outcome;
+use rustix::fs::{Mode, OFlags, open};
 
+use super::observed::Observed;
 use crate::lifecycle::LifecycleError;
-use crate::trace::{Extent, Gathering, Statistics, Touched, TraceReport, TracedTree};
+use crate::trace::{Extent, Gathering, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunTrace(Arc<Mutex<HashMap<PathBuf, Taken>>>);
+pub(crate) struct RunTrace {
+    taken: Arc<Mutex<HashMap<PathBuf, Taken>>>,
+    observed: Option<Observed>,
+}
 
 /// A tree in the trace of a run.
 #[derive(Clone, Debug)]
@@ -34,24 +41,39 @@ pub(crate) struct TreeTrace {
 #[derive(Debug)]
 enum Taken {
     /// Each request.
-    Requests { recording: Recording, writer: Gathering },
+    Requests {
+        recording: Recording,
+        writer: Gathering,
+        /// This machine's directory, if the guest changes it.
+        changes: Option<OwnedFd>,
+    },
     /// The files whose blocks were read.
     Blocks { tree: Arc<Tree>, read: Arc<ReadFiles> },
 }
 
 impl RunTrace {
+    /// Records nothing yet.
+    pub fn new(level: RecordLevel) -> RunTrace {
+        RunTrace { observed: (level == RecordLevel::Process).then(Observed::default), ..RunTrace::default() }
+    }
+
+    /// The guest's processes, if they are recorded.
+    pub fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
     /// The tree at this path in the guest.
     pub fn tree(&self, destination: &Path) -> TreeTrace {
         TreeTrace { run: self.clone(), destination: destination.to_owned() }
     }
 
-    /// What was recorded until now. `status` is the command's; `ways` has the name of each tree's transport, and where the guest
+    /// What was recorded until now. `ended` is how the command did; `ways` has the name of each tree's transport, and where the guest
     /// sees it. Records nothing more.
     ///
     /// # Errors
     /// A recording failed.
-    pub fn finish(self, status: u8, ways: &[(PathBuf, &'static str)]) -> Result<TraceReport, LifecycleError> {
-        let mut taken = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    pub fn finish(self, ended: &Outcome, ways: &[(PathBuf, &'static str)]) -> Result<TraceReport, LifecycleError> {
+        let mut taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
         let (mut touched, mut accesses, mut trees, mut outside) = (Touched::default(), 0, Vec::new(), Vec::new());
         // The root first, and each mount point after what is above it.
         for (destination, way) in ways {
@@ -67,18 +89,25 @@ impl RunTrace {
         // What the agent mounts of the guest's own kernel.
         outside.extend(["/dev", "/proc", "/run", "/sys"].map(PathBuf::from));
         let is_outside = |path: &Path| outside.iter().any(|outside| path.starts_with(outside));
-        let touched = touched.without(is_outside);
-        let status = ExitStatus::from_raw(i32::from(status) << 8);
-        let (inherited, processes) = (Vec::new(), Vec::new());
+        let mut touched = touched.without(is_outside);
+        let inherited = Vec::new();
+        let processes = self.observed.map(|observed| observed.finish());
+        let lacks_processes = processes.as_ref().is_some_and(|processes| processes.lacks);
+        let processes = processes.map_or_else(Vec::new, |processes| {
+            touched.belongs_to_processes(&processes.threads);
+            processes.processes
+        });
         let statistics = Statistics::default();
         let verification = None;
         Ok(TraceReport {
-            status,
+            status: status(ended),
+            is_timed_out: *ended == Outcome::TimedOut,
             touched,
             outside,
             inherited,
             accesses,
             processes,
+            lacks_processes,
             statistics,
             trees,
             verification,
@@ -87,17 +116,36 @@ impl RunTrace {
     }
 }
 
+/// How a command of a guest ended, as of wait(2). One that ran out of time was ended with its machine.
+fn status(ended: &Outcome) -> ExitStatus {
+    ExitStatus::from_raw(match ended {
+        Outcome::Exited(status) | Outcome::Failed { status, .. } => i32::from(*status) << 8,
+        Outcome::Signaled(signal) => i32::from(*signal),
+        Outcome::TimedOut | Outcome::GuestDied => libc::SIGKILL,
+    })
+}
+
 impl TreeTrace {
-    /// The same as `layer`, and each request is recorded.
+    /// The same as `layer`, and each request is recorded. `tells_threads` says whether requests have the numbers of threads;
+    /// `changes` is the directory that they change.
     ///
     /// # Errors
-    /// There can be no more threads.
-    pub fn over(&self, layer: Arc<dyn FileSystem>) -> io::Result<Arc<dyn FileSystem>> {
-        let recording = Recording::new(RecordLevel::Command).with_repeats().with_names();
+    /// There can be no more threads, or the directory cannot be opened.
+    pub fn over(
+        &self,
+        layer: Arc<dyn FileSystem>,
+        tells_threads: bool,
+        changes: Option<&Path>,
+    ) -> io::Result<Arc<dyn FileSystem>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let changes = changes.map(|directory| open(directory, flags, Mode::empty())).transpose()?;
+        let observed = self.run.observed.clone().filter(|_| tells_threads);
+        let level = if observed.is_some() { RecordLevel::Process } else { RecordLevel::Command };
+        let recording = Recording::new(level).with_repeats().with_names();
         let writer = Touched::beneath(&self.destination).gather(&recording)?;
-        self.take(Taken::Requests { recording: recording.clone(), writer });
-        // A guest's numbers say nothing here.
-        Ok(Arc::new(Recorder::new(layer, recording, |thread, _| thread)))
+        self.take(Taken::Requests { recording: recording.clone(), writer, changes });
+        let process_of = move |thread, _| observed.as_ref().map_or(thread, |observed| observed.process_of(thread));
+        Ok(Arc::new(Recorder::new(layer, recording, process_of)))
     }
 
     /// The same as `content`, which belongs to `tree`, and the files that are read are recorded.
@@ -109,7 +157,7 @@ impl TreeTrace {
 
     /// In place of what an earlier start of the guest left, which never ran the command.
     fn take(&self, taken: Taken) {
-        let mut trees = self.run.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trees = self.run.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Taken::Requests { recording, .. }) = trees.insert(self.destination.clone(), taken) {
             recording.end();
         }
@@ -119,10 +167,14 @@ impl TreeTrace {
 impl Taken {
     fn finish(self, destination: &Path) -> Result<(Touched, u64, Extent), LifecycleError> {
         match self {
-            Taken::Requests { recording, writer } => {
+            Taken::Requests { recording, writer, changes } => {
                 recording.end();
                 let written = writer.join().map_err(|_| LifecycleError::Panicked)?;
-                let (touched, accesses) = written.map_err(LifecycleError::Wait)?;
+                let (mut touched, accesses) = written.map_err(LifecycleError::Wait)?;
+                if let Some(root) = changes {
+                    let beneath = |path: &Path| path.strip_prefix(destination).map(Path::to_owned).unwrap_or_default();
+                    touched.find_renamed(&mut |path| listed_beneath(root.as_fd(), &beneath(path)));
+                }
                 Ok((touched, accesses, Extent::All))
             }
             Taken::Blocks { tree, read } => {
@@ -156,4 +208,23 @@ fn files_read(destination: &Path, tree: &Tree, read: &ReadFiles) -> (Touched, u6
         }
     }
     (touched, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_as_it_was() {
+        for (ended, expected) in [
+            (Outcome::Exited(3), r#"{"trace":1,"status":3,"accesses":0}"#),
+            (Outcome::Signaled(9), r#"{"trace":1,"signal":9,"accesses":0}"#),
+            (Outcome::TimedOut, r#"{"trace":1,"timed_out":true,"accesses":0}"#),
+        ] {
+            let report = RunTrace::default().finish(&ended, &[]).unwrap();
+            let mut lines = Vec::new();
+            crate::trace::lines(&report, false, &mut lines).unwrap();
+            assert_eq!(String::from_utf8(lines).unwrap().lines().next(), Some(expected));
+        }
+    }
 }

@@ -26,7 +26,11 @@ struct Start {
     status: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    timed_out: bool,
     accesses: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    lacks_processes: bool,
 }
 
 #[derive(Serialize)]
@@ -111,8 +115,10 @@ struct End {
 /// # Errors
 /// Those of `out`.
 pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Result<()> {
-    let (status, signal) = (report.status.code(), report.status.signal());
-    line(out, &Start { trace: VERSION, status, signal, accesses: report.accesses })?;
+    let timed_out = report.is_timed_out;
+    let (status, signal) = if timed_out { (None, None) } else { (report.status.code(), report.status.signal()) };
+    let (accesses, lacks_processes) = (report.accesses, report.lacks_processes);
+    line(out, &Start { trace: VERSION, status, signal, timed_out, accesses, lacks_processes })?;
     for input in report.touched.inputs() {
         let error = input.error.map(error_name);
         let identity = input.identity.map(Identity::from);

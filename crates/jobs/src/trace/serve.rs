@@ -159,11 +159,13 @@ pub(super) fn run_in_view(
     let (trees, verification) = (Vec::new(), None);
     Ok(TraceReport {
         status,
+        is_timed_out: false,
         touched,
         outside,
         inherited,
         accesses,
         processes,
+        lacks_processes: false,
         statistics,
         trees,
         verification,

@@ -10,7 +10,7 @@ mod renamed;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 pub use outputs::{Change, Output};
 pub(super) use renamed::listed;
+pub(crate) use renamed::listed_beneath;
 
 /// What an input was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -305,6 +306,14 @@ impl Touched {
         self.known.retain(|path, _| !is_left_out(shown_path(path)));
         self.places.retain(|path| !is_left_out(shown_path(path)));
         self
+    }
+
+    /// Puts processes in the place of their threads.
+    pub(crate) fn belongs_to_processes(&mut self, of_threads: &HashMap<u32, u32>) {
+        let known = self.known.values_mut().filter_map(|known| known.more.as_mut()).map(|more| &mut more.pids);
+        for pids in known.chain(self.changed_by.values_mut()).filter(|_| !of_threads.is_empty()) {
+            *pids = pids.iter().map(|number| *of_threads.get(number).unwrap_or(number)).collect();
+        }
     }
 
     /// What is at a path now, if it was there before the command; or, if nothing is there, what was not there before.

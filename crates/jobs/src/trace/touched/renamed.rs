@@ -3,11 +3,12 @@
 //! Only the directory itself is named when it is renamed. What lies in it is found there when the command has ended.
 
 use std::collections::BTreeSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use inarch_tree::Timestamp;
 use inarch_vfs::Identity;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, statat};
 use rustix::io;
 
 use super::places::Name;
@@ -70,22 +71,29 @@ impl Touched {
     }
 }
 
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// The names in a directory of this machine, and what they are. Leaves out what is gone meanwhile or cannot be read.
 pub fn listed(directory: &Path) -> Vec<(Name, Identity)> {
-    all_in(directory).unwrap_or_default()
+    openat(CWD, directory, FLAGS, Mode::empty()).and_then(|directory| all_in(&directory)).unwrap_or_default()
 }
 
-fn all_in(directory: &Path) -> io::Result<Vec<(Name, Identity)>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = openat(CWD, directory, flags, Mode::empty())?;
+/// The same of a directory beneath `root`, to which no symbolic link leads: others may have made what is there.
+pub fn listed_beneath(root: BorrowedFd<'_>, directory: &Path) -> Vec<(Name, Identity)> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(root, directory, FLAGS, Mode::empty(), resolve).and_then(|directory| all_in(&directory)).unwrap_or_default()
+}
+
+fn all_in(directory: &OwnedFd) -> io::Result<Vec<(Name, Identity)>> {
     let mut all = Vec::new();
-    for entry in Dir::read_from(&directory)? {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        let Ok(stat) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let mtime = Timestamp { seconds: stat.st_mtime, nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) };
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         all.push((name.to_bytes().into(), Identity { inode: stat.st_ino, mode: stat.st_mode, size, mtime }));

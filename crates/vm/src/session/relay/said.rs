@@ -73,6 +73,7 @@ impl Relay<'_> {
                     return Err(SessionError::Conversation("it sent more output than it may"));
                 }
             }
+            GuestFrame::Processes(events) => (self.options.processes)(events),
             GuestFrame::StdinCredit(bytes) => self.input_credit = self.input_credit.saturating_add(u64::from(bytes)),
             GuestFrame::StdinClosed => self.input = None,
             GuestFrame::Exit { status, signal: 0 } => self.end(Outcome::Exited(status)),
