@@ -3,9 +3,9 @@
 Usage: trace.py [ROUNDS] [--only PARTS] [--user NAME] [--peers]
 
 Parts: link (`ld -r` of LLVM's archives), build (git's libgit.a at -O2, make -j2, over 200 objects, the compiler and the system's
-headers traced too), compile (one of its objects), status (`git status` in 50,000 files, first and again under one trace). The
-command's data is in the host's memory. --user runs all as that user, where data passes through the server. --peers measures
-strace and, for the link, tup (which must be installed) as well."""
+headers traced too), compile (one of its objects), status (`git status` in 50,000 files that are a minute old, first and again under
+one trace). The command's data is in the host's memory. --user runs all as that user, where data passes through the server. --peers
+measures strace and, for the link, tup (which must be installed) as well."""
 
 import argparse
 import glob
@@ -41,9 +41,11 @@ def as_user(command):
 def ways(command, **options):
     """The contestants: name -> callable."""
     trace = [INARCH, "trace", "-q", "-o", os.path.join(work, "out.d"), "--", *command]
+    by_process = [*trace[:2], "-q", "--by-process", "--json", os.path.join(work, "out.json"), "--", *command]
     found = {
         "untraced": lambda: once(as_user(command), **options),
         "inarch trace": lambda: once(as_user(trace), **options),
+        "inarch trace --by-process": lambda: once(as_user(by_process), **options),
     }
     if arguments.peers:
         strace = ["strace", "-f", "-qq", "-e", "trace=%file,%process", "-o", os.path.join(work, "out.strace"), *command]
@@ -144,8 +146,8 @@ def status():
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
         subprocess.run([*git, *words], cwd=place, check=True, stdout=subprocess.DEVNULL)
     own(work)
-    # Entries as young as the index are read again each time.
-    time.sleep(1.1)
+    # Entries as young as the index are read again each time; what changed within the last minute is asked for again.
+    time.sleep(61)
     subprocess.run(as_user([*git, "status"]), cwd=place, check=True, stdout=subprocess.DEVNULL)
     script = 'import subprocess, sys, time\nfor _ in range(2):\n    s = time.monotonic()\n    subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n    print(time.monotonic() - s)'
     command = ["python3", "-c", script, *git, "status"]

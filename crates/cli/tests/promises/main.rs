@@ -3,6 +3,7 @@
 
 mod support;
 
+mod a_build_needs_no_more_than_its_trace;
 mod a_changed_file_is_an_error_and_is_named;
 mod a_container_image_runs_as_it_says;
 mod a_directory_is_shared_by_9p;

@@ -1,31 +1,11 @@
 //! Promise: two of Debian's C projects are built and tested in the guest, with the right status for a pass and,
 //! continued in the kept run, for a failure; and the host's files are unchanged.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use crate::support::debian::source;
 use crate::support::{INARCH, assert_status, host, scratch, stderr, stdout};
-
-/// Unpacks a Debian source package below `dir`, through lists of our own: the machine's apt is not touched.
-fn source(package: &str, dir: &Path) -> PathBuf {
-    let script = r#"
-set -eu
-work=$PWD/apt; mkdir -p $work/lists/partial $work/archives/partial
-if [ -f /etc/apt/sources.list.d/debian.sources ]; then
-    sed 's/^Types:.*/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > $work/debian.sources
-    list=$work/debian.sources
-else
-    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > $work/sources.list
-    list=$work/sources.list
-fi
-set -- -q -o Dir::Etc::sourcelist=$list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$work/lists
-[ -f $work/updated ] || { apt-get "$@" update >&2 && touch $work/updated; }
-apt-get "$@" source "$0" >&2
-ls -d "$PWD"/"$0"-*/
-"#;
-    let found = host("sh", &["-c", script, package], dir);
-    PathBuf::from(found.trim().trim_end_matches('/'))
-}
 
 fn checksums(dir: &Path) -> String {
     let script =

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod bare_guest;
+pub mod debian;
 pub mod listing;
 pub mod mounted;
 
