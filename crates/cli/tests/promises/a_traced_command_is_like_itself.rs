@@ -172,7 +172,9 @@ fn the_terminal_is_the_commands() {
         ),
         "2"
     );
-    assert_eq!(run("echo ready; cat; echo never", &["see:ready", "send:\x03"]), "-2");
+    // dash loses a signal that comes between its vfork and its child's exec, so the key comes when cat has answered.
+    let steps = ["see:ready", "send:word\n", "see:word\r\nword", "send:\x03"];
+    assert_eq!(run("echo ready; cat; echo never", &steps), "-2");
     // It stops with all its processes, and goes on.
     let steps = [
         "send:first\n",
