@@ -33,7 +33,7 @@ enum Descriptor {
 /// Messages with a meaning, and such without.
 #[derive(Arbitrary, Debug)]
 enum Message {
-    Memory { regions: u8, overlap: bool, missing: u16 },
+    Memory { regions: u8, overlap: bool, missing: u16, padding: u8 },
     Features(u64),
     ProtocolFeatures(u64),
     Number { ring: u8, size: u16 },
@@ -133,13 +133,14 @@ fn encode(message: &Message) -> (u32, Vec<u8>, Vec<Descriptor>) {
     match message {
         Message::Features(bits) => (2, words(&[*bits]), vec![]),
         Message::ProtocolFeatures(bits) => (16, words(&[*bits]), vec![]),
-        Message::Memory { regions, overlap, .. } => {
+        Message::Memory { regions, overlap, padding, .. } => {
             let regions = u64::from(*regions % 10);
             let mut payload = words(&[regions]);
             for i in 0..regions {
                 let start = if *overlap { i * MEMORY / 2 } else { i * MEMORY };
                 payload.extend(words(&[start, MEMORY, USER_BASE + start, 0]));
             }
+            payload.resize(payload.len() + usize::from(*padding % 3) * 32, 0);
             (5, payload, vec![Descriptor::Memory; regions as usize])
         }
         Message::Number { ring, size } => (8, state(*ring, u32::from(*size)), vec![]),

@@ -13,7 +13,8 @@ use vhost::vhost_user::message::{
     VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{
-    Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+    Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
+    VhostUserVirtioFeatures,
 };
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
@@ -36,7 +37,10 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 fn protocol_features(device: &impl VirtioDevice) -> VhostUserProtocolFeatures {
-    let features = VhostUserProtocolFeatures::MQ
+    // Nothing is asked of the front end. But without this the kernel of User-Mode Linux has no interrupt for the device
+    // (`vhost_user_init_slave_req` of Linux's arch/um/drivers/virtio_uml.c).
+    let features = VhostUserProtocolFeatures::BACKEND_REQ
+        | VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::REPLY_ACK
         | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
     if device.has_config() { features | VhostUserProtocolFeatures::CONFIG } else { features }
@@ -56,6 +60,8 @@ pub(crate) struct Connection<D: VirtioDevice> {
     mappings: Vec<Mapping>,
     vrings: Vec<Vring>,
     owned: bool,
+    /// Where the front end would take requests. It takes the end of it for that of the device.
+    requests: Option<Backend>,
 }
 
 impl<D: VirtioDevice> Connection<D> {
@@ -69,7 +75,14 @@ impl<D: VirtioDevice> Connection<D> {
             (0..device.queues()).map(|i| Vring::new(i, device.queue_size())).collect::<std::result::Result<_, _>>()?;
         let memory = SharedMemory::new(GuestMemory::default());
         let context = Context { device, memory, events };
-        Ok(Connection { context, control: Arc::new(control), mappings: Vec::new(), vrings, owned: false })
+        Ok(Connection {
+            context,
+            control: Arc::new(control),
+            mappings: Vec::new(),
+            vrings,
+            owned: false,
+            requests: None,
+        })
     }
 
     /// Whether the front end has truncated memory that it shares.
@@ -274,6 +287,10 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
             return Err(Error::FeatureMismatch);
         }
         Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, requests: Backend) {
+        self.requests = Some(requests);
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {

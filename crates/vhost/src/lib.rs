@@ -42,6 +42,7 @@ mod event;
 mod faults;
 pub mod fs;
 mod memory;
+mod padded;
 mod serve;
 mod vring;
 pub mod vsock;

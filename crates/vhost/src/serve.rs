@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::device::VirtioDevice;
 use crate::event::EventSink;
 use crate::faults::Control;
+use crate::padded;
 
 /// Why a connection, or listening, ended early.
 #[derive(Debug, thiserror::Error)]
@@ -36,12 +37,16 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     device: Arc<D>,
     events: EventSink,
 ) -> Result<(), ServeError> {
-    let control = Control::new(stream.as_fd())?;
+    let (control, seen) = (Control::new(stream.as_fd())?, stream.try_clone()?);
     let connection = Connection::new(device, control, events).map_err(ServeError::Queue)?;
     let connection = Arc::new(Mutex::new(connection));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
     let ended = loop {
-        match handler.handle_request() {
+        let handled = match padded::take(&seen, &connection) {
+            Ok(false) => handler.handle_request(),
+            taken => taken.map(|_| ()),
+        };
+        match handled {
             Ok(()) => {}
             // The crate reports a front end that exits as a truncated message.
             Err(VhostError::Disconnected | VhostError::PartialMessage | VhostError::SocketBroken(_)) => break Ok(()),

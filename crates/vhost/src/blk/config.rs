@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes, KnownLayout};
 /// Bytes of a sector: virtio's unit, whatever the block size.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// Bytes of a block: the guest's smallest request, and the page size of the overlay and the source's files.
+/// Bytes of a block by default: the guest's smallest request, and the page size of the overlay and the source's files.
 pub const BLOCK_SIZE: u32 = 4096;
 
 /// The most pieces of memory for the data of one request, however large the queue is.
@@ -52,14 +52,14 @@ pub struct BlkConfig {
 }
 
 impl BlkConfig {
-    /// The configuration of a device of `capacity` bytes, rounded down to whole sectors.
-    pub fn new(capacity: u64, queues: u16, seg_max: u32, writeback: bool) -> BlkConfig {
+    /// The configuration of a device of `capacity` bytes, rounded down to whole sectors, in blocks of `block_size` bytes.
+    pub fn new(capacity: u64, block_size: u32, queues: u16, seg_max: u32, writeback: bool) -> BlkConfig {
         BlkConfig {
             capacity_sectors: U64::new(capacity / SECTOR_SIZE),
             size_max: U32::ZERO,
             seg_max: U32::new(seg_max),
             geometry: U32::ZERO,
-            blk_size: U32::new(BLOCK_SIZE),
+            blk_size: U32::new(block_size),
             physical_block_exp: 0,
             alignment_offset: 0,
             min_io_size: U16::new(1),
@@ -69,7 +69,7 @@ impl BlkConfig {
             num_queues: U16::new(queues),
             max_discard_sectors: U32::new(MAX_RANGE_SECTORS),
             max_discard_seg: U32::new(MAX_RANGES),
-            discard_sector_alignment: U32::new(BLOCK_SIZE / SECTOR_SIZE as u32),
+            discard_sector_alignment: U32::new(block_size / SECTOR_SIZE as u32),
             max_write_zeroes_sectors: U32::new(MAX_RANGE_SECTORS),
             max_write_zeroes_seg: U32::new(MAX_RANGES),
             write_zeroes_may_unmap: 1,
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn fields_lie_where_the_specification_puts_them() {
-        let config = BlkConfig::new(0x1234_5678_9a00, 3, 126, true);
+        let config = BlkConfig::new(0x1234_5678_9a00, BLOCK_SIZE, 3, 126, true);
         let bytes = config.as_bytes();
         assert_eq!(bytes.len(), 60);
         assert_eq!(bytes[0..8], (0x1234_5678_9a00u64 / 512).to_le_bytes());

@@ -158,7 +158,8 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
         // A request needs a descriptor for its header and one for its status.
         let seg_max = u32::from(self.options.queue_size).saturating_sub(2).clamp(1, MAX_SEGMENTS);
         let writeback = self.writeback.load(Ordering::Relaxed);
-        BlkConfig::new(self.options.capacity, self.options.queues, seg_max, writeback).as_bytes().to_vec()
+        let BlkOptions { capacity, block_size, queues, .. } = self.options;
+        BlkConfig::new(capacity, block_size, queues, seg_max, writeback).as_bytes().to_vec()
     }
 
     fn write_config(&self, offset: u32, data: &[u8]) -> bool {

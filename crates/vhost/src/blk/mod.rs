@@ -50,6 +50,8 @@ pub struct BlkOptions {
     pub queue_size: u16,
     /// Bytes of the disk. Requests beyond the real device's size fail.
     pub capacity: u64,
+    /// Bytes of a logical block, the guest's smallest request: a power of 2 from 512 on.
+    pub block_size: u32,
     /// Offer the disk as read-only.
     pub read_only: bool,
     /// The serial number.
@@ -58,7 +60,14 @@ pub struct BlkOptions {
 
 impl Default for BlkOptions {
     fn default() -> Self {
-        BlkOptions { queues: 1, queue_size: 256, capacity: 0, read_only: false, serial: Serial::default() }
+        BlkOptions {
+            queues: 1,
+            queue_size: 256,
+            capacity: 0,
+            block_size: BLOCK_SIZE,
+            read_only: false,
+            serial: Serial::default(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 mod connections;
 mod fs;
 mod hostile;
+mod padded_memory_tables;
 mod pending;
 mod qemu;
 mod requests;

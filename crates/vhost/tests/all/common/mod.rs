@@ -25,7 +25,7 @@ pub const REGION: u64 = 4 << 20;
 /// Where guest memory for requests begins; the rings lie below.
 pub const BUFFERS: u64 = 1 << 20;
 /// The difference between the front end's addresses and the guest's.
-const USER_BASE: u64 = 0x7f00_0000_0000;
+pub const USER_BASE: u64 = 0x7f00_0000_0000;
 /// Distance of the rings of two queues.
 const QUEUE_STRIDE: u64 = 1 << 16;
 
