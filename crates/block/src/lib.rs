@@ -58,6 +58,7 @@ mod map;
 mod open;
 mod overlay;
 mod pending;
+mod raw_disk;
 mod read_files;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
@@ -76,6 +77,7 @@ pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError, Seal};
 pub use pending::Pending;
+pub use raw_disk::RawDisk;
 pub use read_files::ReadFiles;
 pub use scatter::Cursor;
 pub use write::{
