@@ -15,7 +15,7 @@ use crate::Work;
 
 /// What reading open files and making sense of their bytes takes: threads, memory, clocks. None of these calls makes a
 /// descriptor.
-const COMPUTING: &[i64] = &[
+pub(crate) const COMPUTING: &[i64] = &[
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -120,7 +120,7 @@ const SERVING: &[i64] = &[
 
 /// Older forms of the calls above; newer architectures lack them.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[i64] = &[
+pub(crate) const OLDER: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_open,
@@ -133,10 +133,10 @@ const OLDER: &[i64] = &[
     libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[i64] = &[];
+pub(crate) const OLDER: &[i64] = &[];
 
 /// Opening files by their names and listing directories.
-const OPENING: &[i64] = &[
+pub(crate) const OPENING: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_readlinkat,
@@ -268,7 +268,7 @@ fn apply(program: &BpfProgram) -> Result<(), String> {
 }
 
 /// Allowed calls. Each has alternative rules for its arguments; a call without rules is allowed with any arguments.
-type Calls = BTreeMap<i64, Vec<SeccompRule>>;
+pub(crate) type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
     let whatever: &[&[i64]] = match work {
@@ -362,11 +362,15 @@ fn serving(work: Work, besides: Besides, calls: &mut Calls) -> Result<(), seccom
     Ok(())
 }
 
-fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+pub(crate) fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     values.iter().map(|value| equal(argument, SeccompCmpArgLen::Dword, *value)).collect()
 }
 
-fn equal(argument: u8, length: SeccompCmpArgLen, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+pub(crate) fn equal(
+    argument: u8,
+    length: SeccompCmpArgLen,
+    value: u64,
+) -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(argument, length, SeccompCmpOp::Eq, value)?])
 }
 
@@ -376,7 +380,7 @@ fn lacks(argument: u8, bits: u64) -> Result<SeccompRule, seccompiler::BackendErr
 }
 
 /// Of the bits in `mask`, exactly those of `value` are set.
-fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+pub(crate) fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     let operator = SeccompCmpOp::MaskedEq(mask);
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
 }

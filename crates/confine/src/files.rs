@@ -78,6 +78,7 @@ fn try_restrict(grants: &[Grant], besides: Besides) -> Result<RestrictionStatus,
 fn rights(access: Access) -> BitFlags<AccessFs> {
     match access {
         Access::Read => AccessFs::ReadFile | AccessFs::ReadDir,
+        Access::Run => AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute,
         Access::Change => AccessFs::from_all(VERSION) & !(AccessFs::Execute | AccessFs::IoctlDev),
         Access::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
     }

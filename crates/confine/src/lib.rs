@@ -17,6 +17,8 @@
 //!
 //! A mechanism that the kernel lacks is left out; [`Confined`] says so.
 //!
+//! A program that others made is started enclosed, by [`Enclosure::start`]: that takes namespaces as well.
+//!
 //! [`Parse`] does the same for a thread that opens an image or archive: readers take a [`Parsing`], which only such a thread
 //! has.
 //!
@@ -34,10 +36,12 @@
 
 mod calls;
 mod capabilities;
+mod door;
 mod files;
 mod inherited;
 mod parse;
 mod pidfd;
+mod program;
 mod root;
 #[cfg(test)]
 mod tests;
@@ -49,9 +53,11 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+pub use door::{ADDRESS, Door};
 pub use inherited::{close_inherited, heed_children};
 pub use parse::{Parse, Parsing};
 pub use pidfd::exit_status;
+pub use program::{Enclosed, Enclosure, Program};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::CapabilitySet;
 
@@ -84,6 +90,8 @@ pub enum Work {
 pub enum Access {
     /// Files are read, directories listed.
     Read,
+    /// The same, and programs are run.
+    Run,
     /// Everything except running programs.
     Change,
     /// A device is read, written and controlled.
@@ -95,6 +103,12 @@ pub enum Access {
 struct Grant {
     place: OwnedFd,
     access: Access,
+}
+
+impl Grant {
+    fn of(path: &Path, access: Access) -> io::Result<Grant> {
+        Ok(Grant { place: openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?, access })
+    }
 }
 
 /// What a server keeps. Make it while everything is still within reach; then any number of threads can enter it.
@@ -133,8 +147,7 @@ impl Confinement {
     /// # Errors
     /// Nothing is at `path`, or it is out of reach.
     pub fn grant(mut self, path: &Path, access: Access) -> io::Result<Confinement> {
-        let place = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        self.grants.push(Grant { place, access });
+        self.grants.push(Grant::of(path, access)?);
         Ok(self)
     }
 

@@ -1,0 +1,208 @@
+//! [`Door`]: the only sockets that an enclosed program can connect.
+//!
+//! A filter can refuse connect(2), but not see which address it has. With a listener (seccomp_unotify(2)) the kernel asks
+//! this process instead, and the program waits. The address names one of the sockets that were laid ready; the program gets
+//! that one in place of its own, which was never connected to anything. No socket needs a name in a file system.
+#![allow(unsafe_code, reason = "seccomp(2) and its requests of ioctl(2), which no library wraps")]
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use seccompiler::sock_filter;
+
+/// What the address of a socket that was laid ready begins with; its number follows.
+pub const ADDRESS: &str = "inarch-";
+
+/// The end of a listener at which connections are asked for.
+#[derive(Debug)]
+pub struct Door {
+    listener: OwnedFd,
+}
+
+impl Door {
+    /// Has the calling thread, and those and the programs that it starts, ask here for connections. Everything else stays as it
+    /// was. The thread can gain no privileges any more by starting a program.
+    ///
+    /// # Errors
+    /// The kernel lacks it (before Linux 5.9), or somebody else listens to this process already, as a manager of containers.
+    pub(crate) fn open() -> io::Result<Door> {
+        // Instructions of the classic BPF (linux/bpf_common.h): load a word of `struct seccomp_data`, compare, return.
+        let load = |k: usize| sock_filter { code: 0x20, jt: 0, jf: 0, k: k as u32 };
+        let give = |k: u32| sock_filter { code: 0x06, jt: 0, jf: 0, k };
+        let program = [
+            load(offset_of!(libc::seccomp_data, nr)),
+            sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_connect as u32 },
+            give(libc::SECCOMP_RET_USER_NOTIF),
+            give(libc::SECCOMP_RET_ALLOW),
+        ];
+        let described = Described::of(&program);
+        rustix::thread::set_no_new_privs(true)?;
+        // SAFETY: the kernel copies the program, which is valid for the call.
+        let listener = unsafe {
+            let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const described)
+        };
+        if listener < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made the descriptor for us; it is closed when a program is started.
+        Ok(Door { listener: unsafe { OwnedFd::from_raw_fd(listener as i32) } })
+    }
+
+    /// Gives out `sockets`, each once, until all are given or nobody is left who could ask. Any other connection is refused, and
+    /// after that all are.
+    pub fn serve(self, sockets: Vec<OwnedFd>) {
+        let mut sockets: Vec<_> = sockets.into_iter().map(Some).collect();
+        while sockets.iter().any(Option::is_some) {
+            let mut place = [PollFd::new(&self.listener, PollFlags::IN)];
+            match poll(&mut place, None) {
+                Ok(_) if place.iter().any(|place| place.revents().contains(PollFlags::IN)) => {}
+                Err(Errno::INTR) => continue,
+                // The last process that the filter applies to has ended.
+                _ => return,
+            }
+            let Some(asked) = self.receive() else { continue };
+            let place = asked.number().and_then(|number| sockets.get_mut(number));
+            let is_given = self.answer(&asked, place.as_deref().and_then(Option::as_ref));
+            // A signal may have withdrawn the question, which is asked again then.
+            if let (true, Some(place)) = (is_given, place) {
+                *place = None;
+            }
+        }
+    }
+
+    /// The next question; none if it was withdrawn.
+    fn receive(&self) -> Option<Asked> {
+        // SAFETY: the kernel wants the structure to be all zeros, which is a value of it.
+        let mut asked = unsafe { std::mem::zeroed::<libc::seccomp_notif>() };
+        // SAFETY: the kernel writes one such structure.
+        let got = unsafe { libc::ioctl(self.listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
+        (got == 0).then_some(Asked(asked))
+    }
+
+    /// Puts `socket` in place of the one that was to be connected; without one the connection is refused. Returns whether the
+    /// program got the answer.
+    fn answer(&self, asked: &Asked, socket: Option<&OwnedFd>) -> bool {
+        let is_put = socket.is_some_and(|socket| {
+            let add = libc::seccomp_notif_addfd {
+                id: asked.0.id,
+                flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32,
+                srcfd: socket.as_fd().as_raw_fd() as u32,
+                newfd: asked.0.data.args.first().map_or(u32::MAX, |descriptor| *descriptor as u32),
+                newfd_flags: 0,
+            };
+            // SAFETY: the kernel reads the structure, and duplicates a descriptor that is open.
+            unsafe { libc::ioctl(self.listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const add) >= 0 }
+        });
+        let error = if is_put { 0 } else { -libc::ECONNREFUSED };
+        let answer = libc::seccomp_notif_resp { id: asked.0.id, val: 0, error, flags: 0 };
+        // SAFETY: the kernel reads the structure.
+        let sent = unsafe { libc::ioctl(self.listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
+        is_put && sent == 0
+    }
+}
+
+/// `struct sock_fprog` of linux/filter.h.
+#[repr(C)]
+pub(crate) struct Described {
+    length: u16,
+    program: *const sock_filter,
+}
+
+impl Described {
+    /// For as long as the program lives.
+    pub(crate) fn of(program: &[sock_filter]) -> Described {
+        // The kernel takes at most 4096 instructions.
+        Described { length: program.len() as u16, program: program.as_ptr() }
+    }
+}
+
+/// A connection that is asked for.
+struct Asked(libc::seccomp_notif);
+
+impl Asked {
+    /// The number of the socket that its address names.
+    fn number(&self) -> Option<usize> {
+        let &[_, address, length, ..] = &self.0.data.args;
+        // A longer one is none of ours.
+        let mut bytes = [0; size_of::<libc::sockaddr_un>()];
+        let address_bytes = bytes.get_mut(..usize::try_from(length).ok()?)?;
+        File::open(format!("/proc/{}/mem", self.0.pid)).ok()?.read_exact_at(address_bytes, address).ok()?;
+        number_in(address_bytes)
+    }
+}
+
+/// The number in a `struct sockaddr_un` of ours.
+fn number_in(address: &[u8]) -> Option<usize> {
+    let (family, path) = address.split_at_checked(size_of::<libc::sa_family_t>())?;
+    let path = path.split(|byte| *byte == 0).next()?;
+    let is_local = family == (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
+    std::str::from_utf8(path).ok().filter(|_| is_local)?.strip_prefix(ADDRESS)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn only_our_addresses_have_a_number() {
+        let address = |family: i32, path: &[u8]| [&(family as libc::sa_family_t).to_ne_bytes()[..], path].concat();
+        for (bytes, number) in [
+            (address(libc::AF_UNIX, b"inarch-0\0"), Some(0)),
+            (address(libc::AF_UNIX, b"inarch-17\0rest"), Some(17)),
+            (address(libc::AF_UNIX, b"inarch-2"), Some(2)),
+            (address(libc::AF_UNIX, b"/run/inarch-2"), None),
+            (address(libc::AF_UNIX, b"\0inarch-2"), None),
+            (address(libc::AF_UNIX, b"inarch--1\0"), None),
+            (address(libc::AF_UNIX, b"inarch-99999999999999999999999999\0"), None),
+            (address(libc::AF_INET, b"inarch-2\0"), None),
+            (vec![1], None),
+            (Vec::new(), None),
+        ] {
+            assert_eq!(number_in(&bytes), number, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn each_socket_is_given_once_and_nothing_else_is_connected() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (_other, spare) = UnixStream::pair().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("real");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let asking = thread::spawn(move || {
+            match Door::open() {
+                Ok(door) => sender.send(door).unwrap(),
+                // A manager of containers listens.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return None,
+                Err(error) => panic!("{error}"),
+            }
+            let refused = [UnixStream::connect(&path), UnixStream::connect("inarch-5"), UnixStream::connect("/etc")];
+            let mut first = UnixStream::connect("inarch-0").unwrap();
+            first.write_all(b"through the door").unwrap();
+            let again = UnixStream::connect("inarch-0");
+            UnixStream::connect("inarch-1").unwrap();
+            Some(refused.into_iter().chain([again]).map(|result| result.unwrap_err().kind()).collect::<Vec<_>>())
+        });
+        if let Ok(door) = receiver.recv() {
+            door.serve(vec![theirs.into(), spare.into()]);
+            let errors = asking.join().unwrap().unwrap();
+            assert_eq!(errors, [io::ErrorKind::ConnectionRefused; 4]);
+            let mut said = String::new();
+            io::Read::read_to_string(&mut ours, &mut said).unwrap();
+            assert_eq!(said, "through the door");
+        } else {
+            println!("skipped: each_socket_is_given_once: somebody else listens to this process");
+        }
+    }
+}
