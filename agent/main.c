@@ -86,7 +86,7 @@ static void load_and_greet(void)
 	/* After a module failed, nothing else can work. */
 	int fd = error[0] ? -1 : port_open(PORT_NAME, O_RDWR | O_NONBLOCK);
 	if (fd < 0)
-		fail_in_log(error[0] ? error : "there is no virtio-serial port " PORT_NAME);
+		fail_in_log(error[0] ? error : "there is no port " PORT_NAME " to the host");
 	say_hello(fd);
 	modules_load_all("/modules/order", error, sizeof error);
 	if (error[0])
@@ -172,6 +172,7 @@ int main(int argc, char **argv)
 		unmount_all();
 		channel_send(&channel, FRAME_UNMOUNTED, NULL, 0);
 		channel_flush_all(&channel, 10);
+		port_finish(channel.fd);
 	}
 	power_off();
 }

@@ -2,19 +2,17 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <linux/vm_sockets.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "files.h"
 #include "overlay.h"
+#include "port.h"
 #include "report.h"
 #include "unpack.h"
 
@@ -72,32 +70,11 @@ static unsigned long mount_flags(uint32_t flags)
 	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
 }
 
-/* How long the host's server may take to answer; the kernel's own two seconds are too short on a busy machine. */
-#define CONNECT_SECONDS 120
-
-/* A connection to a port of the host, or -1. */
-static int connect_to_host(const char *port)
-{
-	struct sockaddr_vm address = { .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST };
-	address.svm_port = (unsigned int)strtoul(port, NULL, 10);
-	struct timeval patience = { .tv_sec = CONNECT_SECONDS };
-	int socket_fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (socket_fd >= 0)
-		setsockopt(socket_fd, AF_VSOCK, SO_VM_SOCKETS_CONNECT_TIMEOUT, &patience, sizeof patience);
-	if (socket_fd >= 0 && connect(socket_fd, (struct sockaddr *)&address, sizeof address) != 0) {
-		int error = errno;
-		close(socket_fd);
-		errno = error;
-		return -1;
-	}
-	return socket_fd;
-}
-
 /* Mounts 9P over a connection; the kernel's client keeps the descriptor. */
 static void mount_connected(struct channel *channel, const struct mount_request *request, const char *target)
 {
 	char options[512], source[64];
-	int socket_fd = connect_to_host(request->source);
+	int socket_fd = connect_to_host((unsigned int)strtoul(request->source, NULL, 10));
 	if (socket_fd < 0)
 		fail(channel, STATUS_FAILED, "cannot reach the host's port %s for %s from the guest: %s", request->source,
 		     request->target, strerror(errno));

@@ -10,6 +10,11 @@
 #define PROTOCOL_VERSION 1
 #define PORT_NAME "org.inarch.agent"
 
+/* Where there are no virtio-serial ports, these ports of the host stand for them, reached by AF_VSOCK: the agent's, and that of the
+ * first tree to be unpacked, whose port has the number 0 at the end of its name. */
+#define SOCKET_OF_AGENT 1
+#define SOCKET_OF_FIRST_TREE 1000
+
 #define FRAME_HEADER 5
 /* The longest payload: one argument or variable of execve(2) (MAX_ARG_STRLEN, 128 KiB) fits. */
 #define FRAME_PAYLOAD_MAX (160 * 1024)

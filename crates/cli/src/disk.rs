@@ -13,6 +13,7 @@ pub mod machine;
 mod partition;
 mod picture;
 mod registry;
+pub mod timings;
 mod trees;
 mod usage;
 mod xml;

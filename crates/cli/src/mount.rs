@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, ValueEnum};
+use inarch_jobs::appliance::Isolation;
 use inarch_jobs::mount::{
     self, Changes, MountEvent, MountHandle, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via,
 };
@@ -19,6 +20,7 @@ use inarch_jobs::{Events, shown};
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
 use crate::arguments::one_of;
+use crate::disk::machine::isolation;
 use crate::disk_options::DiskOptions;
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
@@ -130,9 +132,14 @@ pub struct MountArguments {
     #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
     pub format: Option<ImageFormat>,
 
-    /// With --rw, of a disk image: print at the end what took how long
-    #[arg(long)]
-    pub timings: bool,
+    /// With --rw, of a disk image: print at the end what took how long; with a FILE, also draw it as an SVG picture
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1, require_equals = true)]
+    pub timings: Option<Option<PathBuf>>,
+
+    /// With --rw, of a disk image: what stands between its file systems and this machine, a process (User-Mode Linux) or a virtual
+    /// machine (QEMU). By default a process where one can do it
+    #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, value_parser = isolation())]
+    pub isolate: Isolation,
 
     /// Print errors only
     #[arg(short, long)]
@@ -293,6 +300,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         log,
         format,
         timings,
+        isolate,
         quiet,
     } = arguments;
     let last = options.iter().rev().find(|option| matches!(option, MountOption::ReadOnly | MountOption::Writable));
@@ -360,7 +368,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         child.close_inherited()?;
     }
     // What is wrong with the request was said before a machine is started for it.
-    let remote = image.map(|image| image.server(timings)).transpose()?;
+    let remote = image.map(|image| image.server(timings, isolate)).transpose()?;
     let request = MountRequest { remote, ..request };
     until_unmounted(request, quiet, child)?;
     Ok(ExitCode::SUCCESS)

@@ -22,11 +22,13 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Parser};
+use inarch_jobs::appliance::Isolation;
 use inarch_jobs::shell::{DriveOptions, Session};
 use inarch_jobs::shown;
 use inarch_jobs::source::ImageFormat;
 
 use crate::arguments::one_of;
+use crate::disk::machine::isolation;
 use crate::disk_options::DiskOptions;
 use crate::output::complain;
 use verbs::Verb;
@@ -71,6 +73,11 @@ pub struct ShellArguments {
         value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
     format: Option<ImageFormat>,
 
+    /// What stands between this machine and the appliance that changes file systems: a process (User-Mode Linux), which starts
+    /// faster, or a virtual machine (QEMU). By default a process where one can do it
+    #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, value_parser = isolation())]
+    isolate: Isolation,
+
     /// What the images need beside themselves.
     #[command(flatten)]
     disk: DiskOptions,
@@ -111,11 +118,13 @@ pub struct Shell {
 pub fn run(arguments: ShellArguments) -> anyhow::Result<ExitCode> {
     let mut arguments = arguments;
     let words = split(&mut arguments)?;
-    let ShellArguments { add, inspector, mount, ro, format, disk, file, .. } = arguments;
+    let ShellArguments { add, inspector, mount, ro, format, isolate, disk, file, .. } = arguments;
     let commands = run::commands(&words)?;
     let is_interactive = commands.is_empty() && file.is_none() && io::stdin().is_terminal();
-    let mut shell =
-        Shell::new(DriveOptions { read_only: ro, format, keys: disk.keys()?, with: disk.with }, is_interactive);
+    let mut shell = Shell::new(
+        DriveOptions { read_only: ro, format, isolation: isolate, keys: disk.keys()?, with: disk.with },
+        is_interactive,
+    );
     for image in add.iter().chain(&disk.also) {
         shell.session.add(image, shell.defaults.clone())?;
     }

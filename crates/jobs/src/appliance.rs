@@ -1,14 +1,15 @@
-//! The appliance: a virtual machine that mounts a guest's file systems, so that they can be changed.
+//! The appliance: a machine that mounts a guest's file systems, so that they can be changed.
 //!
 //! Inarch reads a guest's file systems itself and writes none of them: that takes the kernel's drivers and the host's
 //! tools (fsck, lvm, ntfs-3g). An appliance has both without an image of its own. Its root is this machine's tree,
 //! read-only, as `run --root host` makes it; the guest's image is a disk of it; and the program in it is this one again.
 //!
-//! 1. [`Appliance::open`] looks at the image in a confined thread ([`volumes`]) and starts the machine ([`machine`]).
+//! 1. [`Appliance::open`] looks at the image in a confined thread ([`volumes`]), chooses between a process and a virtual machine
+//!    ([`choice`]), and starts it ([`machine`]).
 //! 2. This program's own file, started in the guest ([`inside`]), loads the drivers, assembles arrays and volume groups,
 //!    and mounts the volumes. The two speak through the command's standard streams ([`wire`]).
 //! 3. Each method of [`Appliance`] is one question and its answer. One boot serves as many as are asked.
-//! 4. [`Appliance::close`] unmounts, switches the machine off, and waits until QEMU has let go of the image.
+//! 4. [`Appliance::close`] unmounts, switches the machine off, and waits until it has let go of the image.
 //!
 //! If the machine ends otherwise, the image is as after a power cut of a real one.
 //!
@@ -27,6 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod choice;
 mod error;
 mod files;
 mod inside;
@@ -45,13 +47,16 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::JobError;
 use crate::events::Events;
+use crate::run::{AttachedDisk, Vmm};
+use choice::Choice;
 pub use error::ApplianceError;
 pub use files::{Checked, FileAttributes, NewFileOptions};
 pub use inside::ARGUMENT;
 pub(crate) use inside::main as become_program;
 use machine::Running;
-pub use request::{Access, ApplianceEvent, ApplianceReport, ApplianceRequest, Target};
+pub use request::{Access, ApplianceEvent, ApplianceReport, ApplianceRequest, Isolation, Target};
 pub use resize::{NewSize, Resized, resize};
 pub use timeline::{Step, Timeline};
 pub use volume::{ApplianceVolume, look};
@@ -86,15 +91,20 @@ impl Appliance {
         image.sector = plan.disk.table.as_ref().and_then(|table| u32::try_from(table.sector).ok());
         timeline.host("look at the image");
         let path = image.path.clone();
-        let mut running = machine::start(request, image, &events)?;
-        let hello: Hello = match running.receive()? {
-            (Kind::Message, bytes) => wire::decode(&bytes).map_err(ApplianceError::Stream)?,
-            _ => return Err(ApplianceError::Protocol),
+        let mut choice = choice::choose(request, format, &plan.attach);
+        let (running, hello) = match greet(request, &image, choice, &events) {
+            Err(ApplianceError::Machine(error)) if choice.is_open && !matches!(*error, JobError::Stopped) => {
+                events.emit(ApplianceEvent::Note(format!(
+                    "the appliance is a virtual machine, as no process can be one here: {error}"
+                )));
+                timeline.host("try User-Mode Linux");
+                choice.vmm = Vmm::Qemu;
+                greet(request, &image, choice, &events)?
+            }
+            greeted => greeted?,
         };
-        if hello.version != wire::VERSION {
-            return Err(ApplianceError::Version);
-        }
-        timeline.boot(running.greeted(), hello.since_boot);
+        let program = if choice.vmm == Vmm::Uml { "User-Mode Linux" } else { "QEMU" };
+        timeline.boot(program, running.greeted(), hello.since_boot);
         let mut appliance = Appliance { running, timeline, events, disk: plan.disk, image: path, read_only };
         let attach = wire::Attach { read_only, mounted: request.access.is_mounted(), ..plan.attach };
         appliance.ask(&Ask::Attach(attach))?;
@@ -200,6 +210,24 @@ impl Appliance {
 fn has_no_room(image: &Path) -> bool {
     const LEAST: u64 = 1 << 20;
     rustix::fs::statvfs(image).is_ok_and(|there| there.f_bavail.saturating_mul(there.f_frsize) < LEAST)
+}
+
+/// Starts the machine, and waits until the program in it speaks.
+fn greet(
+    request: &ApplianceRequest,
+    image: &AttachedDisk,
+    choice: Choice,
+    events: &Events<ApplianceEvent>,
+) -> Result<(Running, Hello), ApplianceError> {
+    let mut running = machine::start(request, image.clone(), choice, events)?;
+    let hello: Hello = match running.receive()? {
+        (Kind::Message, bytes) => wire::decode(&bytes).map_err(ApplianceError::Stream)?,
+        _ => return Err(ApplianceError::Protocol),
+    };
+    if hello.version != wire::VERSION {
+        return Err(ApplianceError::Version);
+    }
+    Ok((running, hello))
 }
 
 /// Whether something can be read.

@@ -7,6 +7,7 @@ use inarch_vm::accel::{self, AccelChoice, Decision, Subject};
 use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::qemu::Qemu;
+use inarch_vm::uml::{self, UmlError};
 use rustix::fs::{Access, MemfdFlags};
 use serde::Serialize;
 
@@ -100,7 +101,8 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     let Some(kernel) = kernel else {
         return check("modules", State::Missing, "unknown without a kernel");
     };
-    let features = Features { file_systems: vec!["ext4".to_owned()], disks: true, network: true, sockets: false };
+    let features =
+        Features { file_systems: vec!["ext4".to_owned()], disks: true, network: true, ..Features::default() };
     match guest::modules(kernel, None).and_then(|modules| initramfs::build(&modules, &features)) {
         Ok(bytes) => check(
             "modules",
@@ -220,11 +222,28 @@ fn check_io_uring() -> Check {
     }
 }
 
+/// User-Mode Linux, which takes the place of QEMU for appliances, and where it is asked for.
 fn check_uml() -> Check {
-    match in_path("linux.uml") {
-        Some(file) => check("uml", State::Good, file.display().to_string()),
-        None => check("uml", State::Absent, "User-Mode Linux is not installed; not needed")
-            .remedy("apt install user-mode-linux"),
+    const NAME: &str = "uml";
+    let kernel = match uml::find(None) {
+        Ok(kernel) => kernel,
+        Err(UmlError::Missing) => {
+            let finding = "User-Mode Linux is not installed; commands that change images start a virtual machine, which takes longer";
+            return check(NAME, State::Absent, finding).remedy("apt install user-mode-linux");
+        }
+        Err(error) => return check(NAME, State::Absent, error.to_string()),
+    };
+    let finding = format!("{}, {}", kernel.release, kernel.source.display());
+    match uml::probe(&kernel) {
+        Err(error) => check(NAME, State::Absent, format!("{finding}, is not used: {error}"))
+            .remedy("permit user namespaces (sysctl user.max_user_namespaces), or go on with QEMU"),
+        Ok(()) if kernel.modules.is_none() => {
+            check(NAME, State::Absent, format!("{finding}, lacks its modules, {}/{}", uml::MODULES, kernel.release))
+                .remedy("apt install user-mode-linux")
+        }
+        Ok(()) => {
+            check(NAME, State::Good, format!("{finding}; commands that change images start it, and run --vmm uml"))
+        }
     }
 }
 

@@ -46,6 +46,9 @@ pub enum JobError {
     /// There is no QEMU to boot it with.
     #[error(transparent)]
     Qemu(#[from] inarch_vm::qemu::QemuError),
+    /// User-Mode Linux cannot be used.
+    #[error(transparent)]
+    Uml(#[from] inarch_vm::uml::UmlError),
     /// KVM was asked for and is not to be had.
     #[error(transparent)]
     NoKvm(#[from] inarch_vm::accel::NoKvm),

@@ -33,6 +33,7 @@ mod shares;
 pub(crate) mod traced;
 mod trees;
 mod unpacked;
+mod vmm;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,8 +47,8 @@ use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
 pub use inarch_vm::machine::PublishedPort;
 use inarch_vm::modules::ModuleTree;
-use inarch_vm::qemu::Qemu;
 pub use inarch_vm::session::{SignalSource, Streams};
+use inarch_vm::uml;
 
 use crate::JobError;
 use crate::events::Events;
@@ -69,6 +70,7 @@ pub use request::{CatchSignalsOfRun, Publish, Root, RunCache, RunRequest, TreeMo
 use shares::Wire;
 use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
+pub use vmm::Vmm;
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
@@ -153,10 +155,13 @@ pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String
     let job = Job::new(request, None, Look::Nowhere, events)?;
     let guest = job.guest()?;
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(LiveDisk::idle).collect();
-    let accel = match job.decide(&guest)? {
-        Decision::Use(accel) => accel,
-        Decision::TryKvm => Accel::Kvm,
-        Decision::FallBack(_) => Accel::Tcg,
+    let accel = match guest.qemu() {
+        None => None,
+        Some(qemu) => Some(match job.decide(&guest, qemu)? {
+            Decision::Use(accel) => accel,
+            Decision::TryKvm => Accel::Kvm,
+            Decision::FallBack(_) => Accel::Tcg,
+        }),
     };
     guest.command_line(accel, &disks)
 }
@@ -185,10 +190,14 @@ impl<'a> Job<'a> {
         look: Look,
         events: &Events<RunEvent>,
     ) -> Result<Job<'a>, JobError> {
+        request.vmm.check(request)?;
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let kernel = guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?;
+        let kernel = match request.vmm {
+            Vmm::Qemu => guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?,
+            Vmm::Uml => uml::find(request.kernel.as_deref())?,
+        };
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
         let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
         let mut trees = trees::trees(request, place.as_deref(), &abilities, look)?;
@@ -202,6 +211,9 @@ impl<'a> Job<'a> {
         let open_files = descriptors::take_limit();
         let open = |(at, disk)| OpenDisk::open(disk, &request.with, at + 1).map_err(RunError::from);
         let attached = request.disks.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+        if request.vmm == Vmm::Uml {
+            attached.iter().try_for_each(OpenDisk::take_for_serving).map_err(RunError::from)?;
+        }
         Ok(Job {
             request,
             directory,
@@ -321,10 +333,11 @@ impl<'a> Job<'a> {
 
     fn guest(&self) -> Result<Guest, JobError> {
         let request = self.request;
-        let qemu = Qemu::find()?;
+        let program = request.vmm.find()?;
         let disks = !self.trees.disks.is_empty() || !self.attached.is_empty();
         let file_systems = self.trees.file_systems();
         let features = Features {
+            channel: request.vmm.channel(),
             file_systems: file_systems.into_iter().map(str::to_owned).collect(),
             disks,
             network: request.net || self.trees.need(Wire::NinepOverTcp),
@@ -333,11 +346,12 @@ impl<'a> Job<'a> {
         let initramfs = initramfs::build(&self.modules, &features)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
-            qemu,
+            program,
             kernel: self.kernel.clone(),
             initramfs,
-            cpus: request.cpus.unwrap_or(processors),
+            cpus: if request.vmm == Vmm::Uml { 1 } else { request.cpus.unwrap_or(processors) },
             memory: self.memory,
+            raid: request.raid,
             network: request.net,
             shares: self.trees.shares.clone(),
             unpacked: self.trees.unpacked.clone(),

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use inarch_volume::VolumeError;
 
-use crate::appliance::ApplianceError;
+use crate::appliance::{ApplianceError, Isolation};
 use crate::examine::ExamineError;
 use crate::guest::{Guest, GuestError};
 use crate::make_disk::MakeError;
@@ -122,6 +122,8 @@ pub struct DriveOptions {
     pub format: Option<ImageFormat>,
     /// Files that the image may name.
     pub with: Vec<PathBuf>,
+    /// What stands between this machine and the appliance that changes its file systems.
+    pub isolation: Isolation,
     /// What opens encrypted volumes. Those of the first drive count, for all drives.
     pub keys: Keys,
 }

@@ -5,15 +5,34 @@ use crate::cpio::CpioWriter;
 use crate::module_file::quick_to_load;
 use crate::modules::{ModuleError, ModuleTree};
 
-/// The drivers of the agent's port. The agent loads them first and speaks before it loads others.
-const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
-
 /// The driver of a virtio socket device.
 pub const SOCKET_MODULE: &str = "vmw_vsock_virtio_transport";
+
+/// How the agent speaks with the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Channel {
+    /// By a virtio-serial port, on the PCI bus.
+    #[default]
+    Port,
+    /// By the virtio socket device of User-Mode Linux, which has no such bus.
+    Socket,
+}
+
+impl Channel {
+    /// Its drivers. The agent loads them first and speaks before it loads others.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Channel::Port => &["virtio_pci", "virtio_console"],
+            Channel::Socket => &[SOCKET_MODULE],
+        }
+    }
+}
 
 /// What a guest's initramfs must support.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
+    /// How the agent speaks with the host.
+    pub channel: Channel,
     /// The file system types to be mounted, as in [`Mount::fstype`](crate::protocol::Mount::fstype).
     pub file_systems: Vec<String>,
     /// Whether there are virtio-blk disks.
@@ -28,7 +47,7 @@ impl Features {
     /// The modules that the agent loads itself, the port's driver first, because the host waits for HELLO. The disks'
     /// driver waits for the disks, possibly as long as a scan of their trees takes.
     fn in_order(&self) -> Vec<&str> {
-        let mut modules = CHANNEL_MODULES.to_vec();
+        let mut modules = self.channel.modules().to_vec();
         modules.extend(self.disks.then_some("virtio_blk"));
         modules
     }
@@ -66,7 +85,7 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
             order.push(module);
         }
     }
-    let (port, beside) = (tree.resolve(&CHANNEL_MODULES)?, tree.resolve(&beside)?);
+    let (port, beside) = (tree.resolve(features.channel.modules())?, tree.resolve(&beside)?);
     let mut in_order = tree.resolve(&order)?;
     in_order.retain(|module| port.iter().all(|other| other.name != module.name));
     let mut cpio = CpioWriter::new();

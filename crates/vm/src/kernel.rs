@@ -47,6 +47,8 @@ pub enum Entry {
     Pvh,
     /// A bzImage entered by the x86 boot protocol; it unpacks itself.
     BzImage,
+    /// A program of this machine, as [`uml`](crate::uml) has it.
+    Program,
 }
 
 /// Why no kernel can be booted.

@@ -24,6 +24,7 @@
 
 pub mod accel;
 pub mod agent;
+pub mod command;
 mod counter;
 pub mod cpio;
 pub mod image_disk;
@@ -36,6 +37,7 @@ pub mod process;
 pub mod protocol;
 pub mod qemu;
 pub mod session;
+pub mod uml;
 
 pub use accel::{Accel, AccelChoice};
 pub use machine::{Disk, Endpoint, Machine, Share, vhost_user_blk_arguments};

@@ -1,23 +1,26 @@
-//! Runs QEMU: starts it so that it never outlives its starter, watches it, and explains why it ended too early.
+//! Runs a machine's program, QEMU or User-Mode Linux: starts it so that it never outlives its starter, watches it, and explains why
+//! it ended too early.
 //!
 //! A dedicated thread starts the process and waits for it. The kernel sends the parent-death signal when the thread
-//! that forked ends. This thread ends with QEMU, or when the whole process ends, `kill -9` included.
+//! that forked ends. This thread ends with the program, or when the whole process ends, `kill -9` included.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use inarch_confine::Door;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 
-use crate::qemu::QemuCommand;
+use crate::command::MachineCommand;
+use start::{Started, start};
 
 /// How much of the end of an output is stored, in bytes.
 const TAIL: usize = 64 << 10;
@@ -26,7 +29,7 @@ const TAIL_LINES: usize = 20;
 /// How long the rest of an output may take to arrive once the process has ended.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// QEMU could not be started.
+/// The program could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start {program}: {source}")]
 pub struct SpawnError {
@@ -51,6 +54,16 @@ pub enum GuestFailure {
     /// QEMU failed.
     #[error("QEMU failed ({status}): {message}")]
     Qemu {
+        /// How it ended.
+        status: String,
+        /// The last line it wrote to its standard error.
+        message: String,
+        /// The last lines before that.
+        tail: Vec<String>,
+    },
+    /// User-Mode Linux failed.
+    #[error("User-Mode Linux failed ({status}): {message}")]
+    Uml {
         /// How it ended.
         status: String,
         /// The last line it wrote to its standard error.
@@ -94,6 +107,7 @@ impl GuestFailure {
     pub fn tail(&self) -> &[String] {
         match self {
             GuestFailure::Qemu { tail, .. }
+            | GuestFailure::Uml { tail, .. }
             | GuestFailure::Panic { tail, .. }
             | GuestFailure::PoweredOff { tail }
             | GuestFailure::Silent { tail, .. } => tail,
@@ -114,10 +128,12 @@ pub fn console_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// A running QEMU; dropping it kills it.
+/// A running machine; dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,
+    /// Whether it is a kernel of User-Mode Linux.
+    is_enclosed: bool,
     exit: Arc<Exit>,
     errors: Capture,
     console: Capture,
@@ -136,32 +152,36 @@ impl Process {
     ///
     /// # Errors
     /// The program cannot be run.
-    pub fn spawn(command: QemuCommand, console: OwnedFd, log: Option<File>) -> Result<Process, SpawnError> {
-        let program = command.program.clone();
+    pub fn spawn(command: MachineCommand, console: OwnedFd, log: Option<File>) -> Result<Process, SpawnError> {
+        let (program, is_enclosed) = (command.program.clone(), command.enclosed.is_some());
         let failed = |source| SpawnError { program, source };
         let exit = Arc::new(Exit::default());
         let (report, started) = mpsc::sync_channel(1);
         let keeper = {
             let exit = Arc::clone(&exit);
             move || match start(command) {
-                Ok((child, pidfd, errors)) => {
-                    // The receiver is gone only if the calling thread is; wait for the child anyway.
-                    let _ = report.send(Ok((pidfd, errors)));
-                    exit.wait_for(child);
+                Ok(Started { process, pidfd, errors, door }) => {
+                    // The receiver is gone only if the calling thread is; wait for the process anyway.
+                    let _ = report.send(Ok((pidfd, errors, door)));
+                    exit.set(process.wait());
                 }
                 Err(error) => {
                     let _ = report.send(Err(error));
                 }
             }
         };
-        if let Err(error) = thread::Builder::new().name("qemu-keeper".to_owned()).spawn(keeper) {
+        if let Err(error) = thread::Builder::new().name("guest-keeper".to_owned()).spawn(keeper) {
             return Err(failed(error));
         }
         let received = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it died")));
-        let capture = |(pidfd, errors)| {
-            let errors = Capture::start("qemu-errors", errors, None)?;
+        let capture = |(pidfd, errors, door)| {
+            if let Some((door, sockets)) = door {
+                let serve = move || Door::serve(door, sockets);
+                thread::Builder::new().name("guest-door".to_owned()).spawn(serve)?;
+            }
+            let errors = Capture::start("guest-errors", errors, None)?;
             let console = Capture::start("guest-console", console, log)?;
-            Ok(Process { pidfd, exit, errors, console })
+            Ok(Process { pidfd, is_enclosed, exit, errors, console })
         };
         received.and_then(capture).map_err(failed)
     }
@@ -201,7 +221,7 @@ impl Process {
     /// Explains why the guest failed after `symptom`. Ends the process.
     pub fn explain(&self, symptom: Symptom) -> GuestFailure {
         let by_itself = match symptom {
-            // QEMU closes its sockets shortly before it ends.
+            // The program closes its sockets shortly before it ends.
             Symptom::Closed => self.wait(Duration::from_secs(5)),
             Symptom::Silence(_) => self.wait(Duration::ZERO),
         };
@@ -214,7 +234,11 @@ impl Process {
             (Some(status), _) if !status.success() => {
                 let mut tail = last_lines(self.errors.lines());
                 let message = tail.pop().unwrap_or_else(|| "it did not say why".to_owned());
-                GuestFailure::Qemu { status: status_text(status), message, tail }
+                let status = status_text(status);
+                match self.is_enclosed {
+                    true => GuestFailure::Uml { status, message, tail },
+                    false => GuestFailure::Qemu { status, message, tail },
+                }
             }
             (None, Symptom::Silence(waited)) => GuestFailure::Silent { waited, tail: last_lines(console) },
             _ => GuestFailure::PoweredOff { tail: last_lines(console) },
@@ -240,59 +264,10 @@ impl Exit {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for(&self, mut child: Child) {
-        // Waiting for one's own child fails only if another thread reaped it; then its status is unknown.
-        let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
+    fn set(&self, status: ExitStatus) {
         *self.lock() = Some(status);
         self.changed.notify_all();
     }
-}
-
-/// Starts the process in the thread that will wait for it. Closes our copies of its descriptors.
-fn start(command: QemuCommand) -> io::Result<(Child, OwnedFd, OwnedFd)> {
-    let QemuCommand { program, arguments, descriptors } = command;
-    let inherited: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-    let parent = rustix::process::getpid();
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-    // SAFETY: between fork and exec `prepare` only makes system calls. It neither allocates nor takes a lock, which a
-    // thread that does not exist in the child could hold.
-    unsafe {
-        command.pre_exec(move || prepare(parent, &inherited));
-    }
-    let mut child = command.spawn()?;
-    let pidfd = Pid::from_raw(child.id().cast_signed())
-        .ok_or(io::ErrorKind::InvalidData.into())
-        .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?));
-    match (pidfd, child.stderr.take()) {
-        (Ok(pidfd), Some(errors)) => Ok((child, pidfd, errors.into())),
-        (pidfd, _) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(pidfd.err().unwrap_or_else(|| io::Error::other("its standard error was not captured")))
-        }
-    }
-}
-
-/// Runs in the child before exec: sets the parent-death signal, and closes all descriptors but `inherited` and 0 to 2.
-fn prepare(parent: Pid, inherited: &[RawFd]) -> io::Result<()> {
-    const FIRST: libc::c_uint = 3;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the request took effect; then the signal would never come.
-    if rustix::process::getppid() != Some(parent) {
-        return Err(io::ErrorKind::BrokenPipe.into());
-    }
-    // SAFETY: the call takes plain numbers and changes only descriptor flags of this process. Before Linux 5.11 it
-    // fails, and descriptors inherited without FD_CLOEXEC stay open: untidy, not wrong.
-    unsafe {
-        libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
-    }
-    for &descriptor in inherited {
-        // SAFETY: the descriptor is open: the parent keeps it open until after the fork.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
-    }
-    Ok(())
 }
 
 fn status_text(status: ExitStatus) -> String {
@@ -388,5 +363,6 @@ impl Capture {
     }
 }
 
+mod start;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const PAYLOAD_MAX: usize = 160 * 1024;
 /// Bytes of type and length before a payload.
 pub const HEADER: usize = 5;
+/// The agent's port of the virtio socket device, on a machine without virtio-serial ports; as the next one in `agent/protocol.h`.
+pub const SOCKET_OF_AGENT: u32 = 1;
+/// The port of the first tree that the guest unpacks; the others follow.
+pub const SOCKET_OF_FIRST_TREE: u32 = 1000;
 /// Linux's highest signal number (`_NSIG`).
 const SIGNAL_MAX: u8 = 64;
 /// The most bytes of standard input in one frame.

@@ -1,10 +1,7 @@
-//! Finds the QEMU binary, checks its version, and formats its command line.
+//! Finds the QEMU binary and checks its version.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,7 +120,7 @@ impl Qemu {
     }
 }
 
-fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
@@ -131,44 +128,6 @@ fn is_program(path: &Path) -> bool {
 fn parse_version(output: &str) -> Option<Version> {
     let mut numbers = output.strip_prefix("QEMU emulator version ")?.split(['.', ' ', '\n']);
     Some(Version { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
-}
-
-/// A command line, and the descriptors that the program inherits with the same numbers.
-#[derive(Debug)]
-pub struct QemuCommand {
-    /// The binary.
-    pub program: PathBuf,
-    /// Arguments, without the program's name.
-    pub arguments: Vec<OsString>,
-    /// The descriptors that the arguments refer to.
-    pub descriptors: Vec<OwnedFd>,
-}
-
-impl QemuCommand {
-    /// The command line as one line for a shell.
-    pub fn shell_line(&self) -> String {
-        let words = std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str));
-        words.map(shell_word).collect::<Vec<_>>().join(" ")
-    }
-}
-
-/// `word` quoted for a shell, if it needs quotes. Bytes that are not UTF-8 are shown as U+FFFD.
-pub fn shell_word(word: &OsStr) -> String {
-    let text = String::from_utf8_lossy(word.as_bytes());
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"@%+=:,./_-".contains(&byte);
-    if !text.is_empty() && text.bytes().all(plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-/// `value` as part of a QEMU option list, with commas doubled.
-pub(crate) fn option_value(value: &OsStr) -> OsString {
-    let mut escaped = Vec::with_capacity(value.len());
-    for &byte in value.as_bytes() {
-        escaped.extend(std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }));
-    }
-    OsStr::from_bytes(&escaped).to_owned()
 }
 
 #[cfg(test)]
@@ -189,18 +148,5 @@ mod tests {
         assert!(error.to_string().starts_with("/bin/true does not say its version"), "{error}");
         let error = Qemu::at(Path::new("/nonexistent")).version().unwrap_err();
         assert!(error.to_string().starts_with("cannot run /nonexistent"), "{error}");
-    }
-
-    #[test]
-    fn shell_words() {
-        assert_eq!(shell_word(OsStr::new("-m")), "-m");
-        assert_eq!(shell_word(OsStr::new("a b's")), r"'a b'\''s'");
-        assert_eq!(shell_word(OsStr::new("")), "''");
-        assert_eq!(shell_word(OsStr::new("~/x")), "'~/x'");
-    }
-
-    #[test]
-    fn commas_in_option_values_are_doubled() {
-        assert_eq!(option_value(OsStr::new("/a,b")), "/a,,b");
     }
 }

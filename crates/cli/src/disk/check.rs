@@ -6,8 +6,9 @@ use clap::Args;
 use inarch_jobs::Events;
 use inarch_jobs::appliance::{self, Access, Checked, NewSize, Resized};
 
-use super::machine::{WrittenArguments, tell, told};
-use crate::output::{answer, introduce};
+use super::machine::{WrittenArguments, tell};
+use super::timings;
+use crate::output::answer;
 use crate::size;
 
 /// The statuses of fsck(8).
@@ -84,14 +85,13 @@ pub fn resize(arguments: &ResizeArguments) -> anyhow::Result<ExitCode> {
     let ResizeArguments { image, size } = arguments;
     let (target, paths) = image.target(&[])?;
     anyhow::ensure!(paths.is_empty(), "a volume is resized whole; name it without :/PATH");
+    timings::check(&image.machine.timings)?;
     let request = image.machine.request(&target, Access::Repair);
     let Resized { before, now, report } = appliance::resize(&request, *size, Events::new(tell))?;
     match report {
         None => answer(format!("it has {} already\n", size::show(now)))?,
         Some(report) => {
-            if image.machine.timings {
-                introduce(&told(&report.timeline));
-            }
+            timings::tell(&image.machine.timings, &report.timeline)?;
             answer(format!("{} -> {}\n", size::show(before), size::show(now)))?;
         }
     }

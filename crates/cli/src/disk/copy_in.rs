@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use inarch_jobs::appliance::{Appliance, ApplianceError, ApplianceRequest, FileAttributes, NewFileOptions, Target};
+use inarch_jobs::appliance::{
+    Appliance, ApplianceError, ApplianceRequest, FileAttributes, Isolation, NewFileOptions, Target,
+};
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, counted, shown};
@@ -19,7 +21,13 @@ use crate::output::{answer, complain};
 use crate::size;
 
 /// Copies a file or a directory of this machine into an image.
-pub fn copy(from: &Path, to: &OsStr, format: Option<ImageFormat>, with: &[PathBuf]) -> anyhow::Result<ExitCode> {
+pub fn copy(
+    from: &Path,
+    to: &OsStr,
+    format: Option<ImageFormat>,
+    with: &[PathBuf],
+    isolation: Isolation,
+) -> anyhow::Result<ExitCode> {
     let target = Target::parse(to)?;
     anyhow::ensure!(
         !target.path.as_os_str().is_empty(),
@@ -29,7 +37,8 @@ pub fn copy(from: &Path, to: &OsStr, format: Option<ImageFormat>, with: &[PathBu
     // What cannot be read is known before a machine is started for it.
     from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
     let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
-    let request = ApplianceRequest { image, with: with.to_vec(), ..ApplianceRequest::new(target.image, target.which) };
+    let request =
+        ApplianceRequest { image, with: with.to_vec(), isolation, ..ApplianceRequest::new(target.image, target.which) };
     let mut appliance = Appliance::open(&request, Events::new(tell))?;
     let Copied { files, bytes, failed } = copy_with(&mut appliance, from, target.path, &|| Ok(()))?;
     appliance.close()?;

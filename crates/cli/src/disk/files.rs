@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
-use inarch_jobs::appliance::{ApplianceRequest, Target, look};
+use inarch_jobs::appliance::{ApplianceRequest, Isolation, Target, look};
 use inarch_jobs::guest::{Entry, Guest, GuestError};
 use inarch_jobs::source::{ImageFormat, Source};
 use inarch_jobs::{Events, counted, shown};
@@ -17,7 +17,7 @@ use inarch_tree::{FileType, Timestamp};
 use inarch_volume::Attributes;
 use serde_json::{Value, json};
 
-use super::machine::tell;
+use super::machine::{isolation, tell};
 use crate::arguments::one_of;
 use crate::columns::columns;
 use crate::disk_options::DiskOptions;
@@ -230,6 +230,10 @@ pub struct CpArguments {
     /// Format of an image that is copied into: raw or qcow2 [default: qcow2 if its name ends so, or else raw]
     #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
     format: Option<ImageFormat>,
+
+    /// What stands between an image that is copied into and this machine: a process, or a virtual machine
+    #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, value_parser = isolation())]
+    isolate: Isolation,
 }
 
 /// `inarch disk ls`.
@@ -342,8 +346,8 @@ pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
 /// `inarch disk cp`.
 pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
     let Some(to) = &arguments.to else {
-        let CpArguments { image, path, format, .. } = arguments;
-        return super::copy_in::copy(Path::new(&image.image), path.as_os_str(), *format, &image.disk.with);
+        let CpArguments { image, path, format, isolate, .. } = arguments;
+        return super::copy_in::copy(Path::new(&image.image), path.as_os_str(), *format, &image.disk.with, *isolate);
     };
     let report = arguments.image.open_all()?.copy_out(&arguments.path, to)?;
     let mut status = ExitCode::SUCCESS;

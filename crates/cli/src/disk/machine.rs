@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use inarch_jobs::appliance::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, Target, Timeline};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use inarch_jobs::Events;
+use inarch_jobs::appliance::{Access, Appliance, ApplianceEvent, ApplianceRequest, Isolation, Target};
 use inarch_jobs::run::{AttachedDisk, RunEvent, fall_back_is_news};
 use inarch_jobs::source::ImageFormat;
-use inarch_jobs::{Events, shown};
 use inarch_vm::accel::AccelChoice;
 
+use super::timings;
 use crate::arguments::one_of;
-use crate::columns::columns;
-use crate::output::{complain, introduce};
+use crate::output::complain;
 use crate::size;
 
 /// What IMAGE may be, for the commands that change one.
@@ -42,9 +43,15 @@ pub struct ApplianceArguments {
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,
 
-    /// Print what took how long
-    #[arg(long)]
-    pub timings: bool,
+    /// Print what took how long; with a FILE, also draw it as an SVG picture
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1, require_equals = true)]
+    pub timings: Option<Option<PathBuf>>,
+
+    /// What stands between the image's file systems and this machine: a process (User-Mode Linux), which starts faster, or a
+    /// virtual machine (QEMU). By default a process where one can do it
+    #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, help_heading = "The appliance",
+        value_parser = isolation())]
+    pub isolate: Isolation,
 
     /// The appliance's kernel; by default the newest in /boot
     #[arg(long, value_name = "FILE", help_heading = "The appliance")]
@@ -73,6 +80,7 @@ impl ApplianceArguments {
             image,
             with: self.with.clone(),
             access,
+            isolation: self.isolate,
             kernel: self.kernel.clone(),
             accel: self.accel,
             memory: self.memory,
@@ -81,17 +89,15 @@ impl ApplianceArguments {
     }
 
     /// Starts an appliance.
-    pub fn open(&self, target: &Target, access: Access) -> Result<Appliance, ApplianceError> {
-        Appliance::open(&self.request(target, access), Events::new(tell))
+    pub fn open(&self, target: &Target, access: Access) -> anyhow::Result<Appliance> {
+        timings::check(&self.timings)?;
+        Ok(Appliance::open(&self.request(target, access), Events::new(tell))?)
     }
 
     /// Ends an appliance, and prints what took how long if that is wanted.
-    pub fn close(&self, appliance: Appliance) -> Result<(), ApplianceError> {
+    pub fn close(&self, appliance: Appliance) -> anyhow::Result<()> {
         let report = appliance.close()?;
-        if self.timings {
-            introduce(&told(&report.timeline));
-        }
-        Ok(())
+        timings::tell(&self.timings, &report.timeline)
     }
 }
 
@@ -107,6 +113,15 @@ impl WrittenArguments {
         };
         Ok((target, paths))
     }
+}
+
+/// What `--isolate` takes.
+pub fn isolation() -> impl TypedValueParser<Value = Isolation> {
+    PossibleValuesParser::new(["auto", "process", "vm"]).map(|word| match &*word {
+        "process" => Isolation::Process,
+        "vm" => Isolation::Vm,
+        _ => Isolation::Auto,
+    })
 }
 
 /// Tells what happens in an appliance.
@@ -125,22 +140,4 @@ pub fn tell(event: ApplianceEvent) {
         ApplianceEvent::Machine(_) | ApplianceEvent::Ended(_) => {}
         ApplianceEvent::Note(line) => complain(line),
     }
-}
-
-/// A time line as text: a bar for each step.
-pub fn told(timeline: &Timeline) -> String {
-    const WIDTH: f64 = 40.0;
-    let total = timeline.total().as_secs_f64().max(0.001);
-    let row = |step: &inarch_jobs::appliance::Step| {
-        let (began, took) = (step.began.as_secs_f64(), step.took.as_secs_f64());
-        let before = (began / total * WIDTH) as usize;
-        let length =
-            ((took / total * WIDTH).round() as usize).clamp(1, WIDTH as usize + 1 - before.min(WIDTH as usize));
-        let place = if step.in_guest { "guest" } else { "host" };
-        let bar = format!("{}{}", " ".repeat(before), "#".repeat(length));
-        vec![format!("{began:.3}"), format!("{took:.3}"), place.to_owned(), shown(Path::new(&step.what)), bar]
-    };
-    let heads = ["AT", "SECONDS", "WHERE", "WHAT", ""].map(str::to_owned).to_vec();
-    let rows: Vec<_> = [heads].into_iter().chain(timeline.steps().iter().map(row)).collect();
-    columns(&rows, &[0, 1]) + &format!("{total:.3} s in all\n")
 }

@@ -142,6 +142,6 @@ fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats
 }
 
 /// Text as XML has it.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

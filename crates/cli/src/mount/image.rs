@@ -4,13 +4,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use inarch_jobs::Events;
-use inarch_jobs::appliance::{Appliance, ApplianceEvent, ApplianceRequest, Target};
+use inarch_jobs::appliance::{Appliance, ApplianceEvent, ApplianceRequest, Isolation, Target};
 use inarch_jobs::mount::Remote;
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::{DiskPart, FileKind, ImageFormat, Source};
 
-use crate::disk::machine::{tell, told};
-use crate::output::introduce;
+use crate::disk::machine::tell;
+use crate::disk::timings;
+use crate::output::complain;
 
 /// An image, and how to open it.
 pub struct Image {
@@ -64,12 +65,17 @@ impl Image {
     }
 
     /// Starts the machine that changes it.
-    pub fn server(self, timings: bool) -> anyhow::Result<Remote> {
+    pub fn server(self, wanted: Option<Option<PathBuf>>, isolation: Isolation) -> anyhow::Result<Remote> {
         let Image { target, format, with } = self;
+        timings::check(&wanted)?;
         let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
-        let request = ApplianceRequest { image, with, ..ApplianceRequest::new(target.image, target.which) };
+        let request = ApplianceRequest { image, with, isolation, ..ApplianceRequest::new(target.image, target.which) };
         let tell = move |event| match event {
-            ApplianceEvent::Ended(report) if timings => introduce(&told(&report.timeline)),
+            ApplianceEvent::Ended(report) => {
+                if let Err(error) = timings::tell(&wanted, &report.timeline) {
+                    complain(error);
+                }
+            }
             event => tell(event),
         };
         let appliance = Appliance::open(&request, Events::new(tell))?;

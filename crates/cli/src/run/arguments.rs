@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use inarch_jobs::run::{PublishedPort, Way};
+use inarch_jobs::run::{PublishedPort, Vmm, Way};
 use inarch_vm::accel::AccelChoice;
 
 use crate::arguments::one_of;
@@ -118,7 +118,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
 
-    /// Start nothing; print the QEMU command line
+    /// Start nothing; print the command line of the machine
     #[arg(long)]
     pub dry_run: bool,
 
@@ -155,7 +155,12 @@ pub struct RunArguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "The machine")]
 pub struct MachineArguments {
-    /// The guest's kernel; by default the newest in /boot
+    /// What the guest's machine is: qemu, a virtual machine, or uml, a process (User-Mode Linux): without KVM it is faster than
+    /// qemu, but it is no wall, and has one processor and no network
+    #[arg(long, value_name = "qemu|uml", default_value = "qemu", hide_possible_values = true, value_parser = vmm())]
+    pub vmm: Vmm,
+
+    /// The guest's kernel; by default the newest in /boot, or for uml linux.uml
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 
@@ -221,6 +226,10 @@ pub enum NetworkArgument {
     User,
     /// None
     None,
+}
+
+fn vmm() -> impl TypedValueParser<Value = Vmm> {
+    PossibleValuesParser::new(["auto", "qemu", "uml"]).map(|word| if word == "uml" { Vmm::Uml } else { Vmm::Qemu })
 }
 
 fn one_of_ways() -> impl TypedValueParser<Value = Way> {

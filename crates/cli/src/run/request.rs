@@ -70,6 +70,8 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         timeout: arguments.timeout,
         kernel: arguments.machine.kernel,
         modules: arguments.machine.modules,
+        vmm: arguments.machine.vmm,
+        raid: !arguments.disk.is_empty(),
         accel: arguments.machine.accel,
         cpus: arguments.machine.cpus,
         memory: arguments.machine.memory,

@@ -38,6 +38,7 @@ impl Telling {
             RunEvent::Image(_) => self.verbose,
             RunEvent::Cache { .. } => self.is_watched,
             RunEvent::Disk { .. } => self.is_watched,
+            RunEvent::Uml => self.verbose,
             RunEvent::Acceleration { fall_back, .. } => {
                 if fall_back.is_some() && !self.verbose && run::fall_back_is_news() {
                     complain(

@@ -121,6 +121,33 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
     assert!(checked(dir, "stat /links/tree").contains("Mode:  0751"));
 }
 
+#[test]
+fn a_process_and_a_virtual_machine_do_the_same() {
+    let dir = scratch();
+    let dir = dir.path();
+    guest(dir);
+    for (isolate, program) in [("process", "start User-Mode Linux"), ("vm", "start QEMU")] {
+        let words = format!("--isolate {isolate} --timings=time.svg guest.img /etc/{isolate}");
+        let told = sh(dir, &format!("echo {isolate} | i disk write {words} 2>&1"));
+        assert_status(&told, 0);
+        assert!(stdout(&told).contains(program), "{}", stdout(&told));
+        let picture = fs::read_to_string(dir.join("time.svg")).unwrap();
+        assert!(
+            picture.starts_with("<svg ") && picture.contains(program) && picture.ends_with("</svg>\n"),
+            "{picture}"
+        );
+        assert_eq!(checked(dir, &format!("cat /etc/{isolate}")), format!("{isolate}\n"));
+    }
+    done(dir, "i disk fsck --isolate process guest.img");
+    // What one of them cannot do is not done by the other, where it was asked for.
+    done(dir, "qemu-img convert -O qcow2 guest.img guest.qcow2");
+    assert_one_line(&sh(dir, "i disk mkdir --isolate process guest.qcow2 /x"), &["guest.qcow2", "raw images only"]);
+    assert_one_line(
+        &sh(dir, "INARCH_UML=/nowhere i disk mkdir --isolate process guest.img /x"),
+        &["/nowhere", "User-Mode Linux"],
+    );
+}
+
 /// File systems, the size of their images, how they are made and checked.
 const FILE_SYSTEMS: [(&str, &str, &str, &str); 8] = [
     ("xfs", "320M", "mkfs.xfs -q -f img", "xfs_repair -n -f img"),

@@ -18,6 +18,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+pub(super) use devices::driver;
+
 use super::wire::{self, Answer, Ask, Attach, Found, Hello, Kind};
 use failure::Failure;
 use mounts::Mounted;

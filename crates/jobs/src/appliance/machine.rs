@@ -1,5 +1,4 @@
-//! The machine of an appliance: a run of this program over the host's tree. Another kind of machine would be another
-//! [`start`].
+//! The machine of an appliance: a run of this program over the host's tree, in a process or in a virtual machine.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -17,12 +16,13 @@ use inarch_tree::select::{Filter, PathList, Selection};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Serialize;
 
+use super::choice::Choice;
 use super::wire::{self, Kind};
 use super::{ARGUMENT, ApplianceError, ApplianceEvent, ApplianceRequest, error};
 use crate::JobError;
 use crate::disk::DiskFormat;
 use crate::events::Events;
-use crate::run::{self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Way};
+use crate::run::{self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way};
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 
@@ -92,6 +92,7 @@ pub(super) struct Running {
 pub(super) fn start(
     request: &ApplianceRequest,
     image: AttachedDisk,
+    choice: Choice,
     events: &Events<ApplianceEvent>,
 ) -> Result<Running, ApplianceError> {
     let is_written = !image.read_only;
@@ -108,12 +109,14 @@ pub(super) fn start(
         root_via: Way::Disk(DiskFormat::Ext4),
         root_read_only: true,
         hold: false,
-        trees: tree.into_iter().collect(),
+        trees: tree.into_iter().chain(modules(choice.vmm)).collect(),
         disks: vec![image],
         with: request.with.clone(),
         working_directory: Some("/".into()),
         user: Some("0:0".to_owned()),
         kernel: request.kernel.clone(),
+        vmm: choice.vmm,
+        raid: choice.raid,
         accel: request.accel,
         cpus: Some(PROCESSORS),
         memory: Some(request.memory.unwrap_or(MEMORY)),
@@ -123,7 +126,7 @@ pub(super) fn start(
     let greeted = Arc::<OnceLock<Instant>>::default();
     let (told, first) = (events.clone(), Arc::clone(&greeted));
     let tell = move |event: RunEvent| {
-        if let RunEvent::Acceleration { .. } = event {
+        if let RunEvent::Acceleration { .. } | RunEvent::Uml = event {
             let _ = first.set(Instant::now());
         }
         told.emit(ApplianceEvent::Machine(event));
@@ -279,9 +282,22 @@ fn program() -> io::Result<(PathBuf, Option<TreeMount>)> {
     if is_in_root(&path)? {
         return Ok((path, None));
     }
-    let tree = TreeMount {
+    let tree = read_only_tree(directory, PROGRAM.into(), itself(name)?);
+    Ok((Path::new(PROGRAM).join(name), Some(tree)))
+}
+
+/// The drivers of User-Mode Linux, where the guest's tools look for them: this host has them in another place.
+fn modules(vmm: Vmm) -> Option<TreeMount> {
+    let directory = Path::new(inarch_vm::uml::MODULES);
+    let place = Path::new("/lib").canonicalize().ok()?.join("modules");
+    (vmm == Vmm::Uml && directory.is_dir()).then(|| read_only_tree(directory, place, Selection::default()))
+}
+
+/// A tree of this host that the guest has on a disk of its own.
+fn read_only_tree(directory: &Path, destination: PathBuf, selection: Selection) -> TreeMount {
+    TreeMount {
         source: Source::Directory(directory.to_owned()),
-        destination: Some(PROGRAM.into()),
+        destination: Some(destination),
         read_only: true,
         via: Way::Disk(DiskFormat::Ext4),
         changes: Changes::None,
@@ -290,9 +306,8 @@ fn program() -> io::Result<(PathBuf, Option<TreeMount>)> {
         refused: Refused::default(),
         live: false,
         hold: false,
-        selection: itself(name)?,
-    };
-    Ok((Path::new(PROGRAM).join(name), Some(tree)))
+        selection,
+    }
 }
 
 /// Selects one file of a directory: it may lie in somebody's home, beside what is secret.

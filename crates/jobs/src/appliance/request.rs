@@ -39,6 +39,18 @@ impl Access {
     }
 }
 
+/// What stands between this machine and an appliance, in which drivers of the kernel read what others have written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// A process where that can be done, which starts fastest; else a virtual machine.
+    #[default]
+    Auto,
+    /// A process: a kernel of User-Mode Linux that has been enclosed. Whoever takes it over is within a process of this machine.
+    Process,
+    /// A virtual machine.
+    Vm,
+}
+
 /// An appliance that is wanted.
 #[derive(Clone, Debug)]
 pub struct ApplianceRequest {
@@ -50,7 +62,9 @@ pub struct ApplianceRequest {
     pub which: Which,
     /// What is done with them.
     pub access: Access,
-    /// The kernel; by default the newest in /boot.
+    /// What stands between it and this machine.
+    pub isolation: Isolation,
+    /// The kernel; by default the newest in /boot, or the installed one of User-Mode Linux.
     pub kernel: Option<PathBuf>,
     /// The accelerator.
     pub accel: AccelChoice,
@@ -68,6 +82,7 @@ impl ApplianceRequest {
             with: Vec::new(),
             which,
             access: Access::Write,
+            isolation: Isolation::Auto,
             kernel: None,
             accel: AccelChoice::Auto,
             memory: None,

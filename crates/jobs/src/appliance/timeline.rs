@@ -53,11 +53,11 @@ impl Timeline {
 
     /// The machine started: its agent spoke at `greeted`, and this program began `since_boot` microseconds after the
     /// guest's kernel.
-    pub(super) fn boot(&mut self, greeted: Option<Instant>, since_boot: u64) {
+    pub(super) fn boot(&mut self, program: &str, greeted: Option<Instant>, since_boot: u64) {
         let now = Instant::now();
         let kernel = now.checked_sub(Duration::from_micros(since_boot)).unwrap_or(self.last).max(self.last);
         let greeted = greeted.unwrap_or(now).max(kernel);
-        self.add("start QEMU", false, self.last, kernel);
+        self.add(&format!("start {program}"), false, self.last, kernel);
         self.add("start the kernel", true, kernel, greeted);
         self.add("mount the root, start the program", true, greeted, now);
         self.last = now;
@@ -85,7 +85,7 @@ mod tests {
     fn a_guest_that_lies_about_time_stays_within_it() {
         let mut timeline = Timeline::begin();
         timeline.host("look");
-        timeline.boot(None, u64::MAX);
+        timeline.boot("QEMU", None, u64::MAX);
         timeline.guest(Instant::now(), &[("mount\n".to_owned(), u64::MAX), ("again".to_owned(), 1)]);
         let total = timeline.total();
         assert!(timeline.steps().iter().all(|step| step.began + step.took <= total + Duration::from_secs(1)));

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_mount::{self as mount, Copy, Entry, Held, MountError, Place, User};
-use inarch_vm::qemu::shell_word;
+use inarch_vm::command::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

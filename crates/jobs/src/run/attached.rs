@@ -4,6 +4,7 @@
 //! is never told by its bytes: it is what the user says, or what the file's name says and its bytes confirm.
 
 mod length;
+mod serve;
 
 use std::fs::File;
 use std::io;
@@ -106,6 +107,17 @@ pub enum AttachError {
         path: PathBuf,
         /// What is wrong.
         error: ContainerError,
+    },
+    /// Only QEMU opens containers.
+    #[error(
+        "{}: a guest of User-Mode Linux gets raw images only; leave out what asks for it, or 'qemu-img convert -O raw {} NEW.img' \
+         makes one of it",
+        shown(path),
+        shown(path)
+    )]
+    NotRaw {
+        /// It.
+        path: PathBuf,
     },
     /// A backing file's format is none that is used here.
     #[error(

@@ -1,6 +1,7 @@
 //! Boots a guest once: serves its disks, starts its machine and runs its session.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use inarch_block::Device;
@@ -16,11 +17,12 @@ use inarch_format::ext4::Numbering;
 use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
+use inarch_vm::command::MachineCommand;
 use inarch_vm::kernel::Kernel;
 use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{self, GuestFailure, Process, Symptom};
-use inarch_vm::protocol::{ProcessEvent, SessionRequest};
-use inarch_vm::qemu::{Qemu, QemuCommand};
+use inarch_vm::protocol::{ProcessEvent, SOCKET_OF_AGENT, SOCKET_OF_FIRST_TREE, SessionRequest};
+use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
@@ -33,6 +35,7 @@ use super::request::CatchSignalsOfRun;
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
+use super::vmm::Program;
 use crate::JobError;
 use crate::cache::Snapshot;
 use crate::device::confinement::disk_among_others;
@@ -242,11 +245,12 @@ impl LiveDisk {
 
 /// Everything of a guest that does not change between boot attempts.
 pub(super) struct Guest {
-    pub qemu: Qemu,
+    pub program: Program,
     pub kernel: Kernel,
     pub initramfs: Vec<u8>,
     pub cpus: u32,
     pub memory: u64,
+    pub raid: bool,
     pub network: bool,
     pub shares: Vec<SharedTree>,
     pub unpacked: Vec<UnpackedTree>,
@@ -272,7 +276,7 @@ pub(super) struct Attempt {
 #[derive(Clone, Copy)]
 enum Sockets<'a> {
     /// Servers of this process, which report their failure here.
-    Served(&'a Arc<DiskFailure>),
+    Served(&'a Arc<DiskFailure>, &'a Serving),
     /// No servers: only names, for people to read.
     Named,
 }
@@ -285,10 +289,50 @@ impl Sockets<'_> {
         serve: impl FnOnce(&Arc<DiskFailure>) -> Result<OwnedFd, JobError>,
     ) -> Result<machine::Endpoint, JobError> {
         match self {
-            Sockets::Served(failure) => serve(failure).map(machine::Endpoint::Descriptor),
+            Sockets::Served(failure, _) => serve(failure).map(machine::Endpoint::Descriptor),
             Sockets::Named => Ok(machine::Endpoint::Path(format!("{name}.sock").into())),
         }
     }
+
+    /// A disk that serves an image.
+    fn of_image(self, disk: &OpenDisk) -> Result<machine::Disk, JobError> {
+        let id = disk.serial.clone();
+        let socket = self.get(&id, |failure| {
+            let (socket, thread) = disk.serve(failure)?;
+            if let Sockets::Served(_, serving) = self {
+                serving.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            }
+            Ok(socket)
+        })?;
+        Ok(machine::Disk { socket, id, queues: 1 })
+    }
+}
+
+/// The threads that serve images, which end when the machine does. Until then the images are in use.
+#[derive(Default)]
+struct Serving(Mutex<Vec<JoinHandle<()>>>);
+
+impl Serving {
+    /// Waits until the images are released.
+    fn wait(self) {
+        for thread in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            // A server that panicked has released its image as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes connections of the virtio socket device of the agent's port and the streams: those that are real, by their numbers.
+fn by_sockets(
+    agent: machine::Endpoint,
+    streams: Vec<machine::Stream>,
+) -> (Option<machine::Endpoint>, Vec<machine::Stream>, HashMap<u32, OwnedFd>) {
+    let ports = streams.into_iter().enumerate().map(|(at, stream)| (SOCKET_OF_FIRST_TREE + at as u32, stream.socket));
+    let ports = ports.chain([(SOCKET_OF_AGENT, agent)]).filter_map(|(port, socket)| match socket {
+        machine::Endpoint::Descriptor(socket) => Some((port, socket)),
+        machine::Endpoint::Path(_) => None,
+    });
+    (None, Vec::new(), ports.collect())
 }
 
 /// Our ends of a machine's sockets.
@@ -298,18 +342,27 @@ struct Ends {
 }
 
 impl Guest {
+    /// QEMU, if the machine is one of it.
+    pub fn qemu(&self) -> Option<&Qemu> {
+        match &self.program {
+            Program::Qemu(qemu) => Some(qemu),
+            Program::Uml => None,
+        }
+    }
+
     /// Boots, waits at most `patience` for HELLO, and then runs the session.
     pub fn attempt(
         &self,
-        accel: Accel,
+        accel: Option<Accel>,
         disks: &[LiveDisk],
         failure: &Arc<DiskFailure>,
         patience: Duration,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
+        let serving = Serving::default();
         let started = connected(|agent, console| {
             let initramfs = machine::Endpoint::Descriptor(in_memory(&self.initramfs)?);
-            self.machine(accel, disks, Sockets::Served(failure), [agent, console, initramfs])
+            self.machine(accel, disks, Sockets::Served(failure, &serving), [agent, console, initramfs])
         })
         .and_then(|(command, ends)| {
             let log = self.console.as_deref().map(console_log).transpose()?;
@@ -339,6 +392,7 @@ impl Guest {
                 "QEMU did not end within {seconds} s, and was killed: what it had not written to the guest's disk images is lost"
             ));
         }
+        serving.wait();
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
             failure.tell_fault(format_args!("{}: the log of the guest's console is incomplete: {error}", shown(path)));
         }
@@ -352,7 +406,9 @@ impl Guest {
             if powers_off {
                 process.wait(POWER_OFF);
             }
-            is_written = process.terminate(LAST_WRITES);
+            if self.qemu().is_some() {
+                is_written = process.terminate(LAST_WRITES);
+            }
         }
         process.kill();
         is_written
@@ -377,7 +433,7 @@ impl Guest {
     }
 
     /// The command line, for people to read: with names in place of descriptors. Starts nothing.
-    pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
+    pub fn command_line(&self, accel: Option<Accel>, disks: &[LiveDisk]) -> Result<String, JobError> {
         let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Endpoint::Path(name.into()));
         Ok(self.machine(accel, disks, Sockets::Named, ours)?.shell_line())
     }
@@ -385,14 +441,14 @@ impl Guest {
     /// The machine with these disks. `ours` are the agent's socket, the console and the initramfs.
     fn machine(
         &self,
-        accel: Accel,
+        accel: Option<Accel>,
         disks: &[LiveDisk],
         sockets: Sockets<'_>,
         ours: [machine::Endpoint; 3],
-    ) -> Result<QemuCommand, JobError> {
+    ) -> Result<MachineCommand, JobError> {
         let [agent, console, initramfs] = ours;
-        let queues = self.cpus.clamp(1, 8) as u16;
-        let disks = disks
+        let (queues, is_uml) = (self.cpus.clamp(1, 8) as u16, self.qemu().is_none());
+        let mut disks: Vec<_> = disks
             .iter()
             .enumerate()
             .map(|(i, disk)| {
@@ -406,15 +462,11 @@ impl Guest {
             .iter()
             .filter(|shared| shared.wire == Wire::Virtiofs)
             .map(|shared| {
-                let socket = sockets.get(&shared.tag, |failure| shared.connect(queues, failure))?;
+                let socket = sockets.get(&shared.tag, |failure| shared.connect(queues, is_uml, failure))?;
                 Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
             })
             .collect::<Result<_, JobError>>()?;
         let by_socket: Vec<_> = self.shares.iter().filter(|shared| shared.wire == Wire::Ninep).collect();
-        let vsock = match by_socket.is_empty() {
-            true => None,
-            false => Some(sockets.get("sockets", |failure| connect_sockets(&by_socket, failure))?),
-        };
         let forwards = self
             .shares
             .iter()
@@ -424,7 +476,7 @@ impl Guest {
                 Ok(machine::Forward { socket, id: shared.tag.clone(), port: shared.port() })
             })
             .collect::<Result<_, JobError>>()?;
-        let streams = self
+        let streams: Vec<_> = self
             .unpacked
             .iter()
             .map(|tree| {
@@ -432,18 +484,31 @@ impl Guest {
                 Ok(machine::Stream { socket, port: tree.port() })
             })
             .collect::<Result<_, JobError>>()?;
-        let names = matches!(sockets, Sockets::Named);
-        let images = self.attached.iter().map(|disk| disk.of_machine(names)).collect::<std::io::Result<_>>();
-        let images = images.map_err(|error| LifecycleError::Setup { what: "a descriptor", error })?;
+        let (agent, streams, ports) =
+            if is_uml { by_sockets(agent, streams) } else { (Some(agent), streams, HashMap::new()) };
+        let vsock = match by_socket.is_empty() && !is_uml {
+            true => None,
+            false => Some(sockets.get("sockets", |failure| connect_sockets(&by_socket, ports, failure))?),
+        };
+        let mut images = Vec::new();
+        for disk in self.attached.iter() {
+            if is_uml {
+                disks.push(sockets.of_image(disk)?);
+                continue;
+            }
+            let image = disk.of_machine(matches!(sockets, Sockets::Named));
+            images.push(image.map_err(|error| LifecycleError::Setup { what: "a descriptor", error })?);
+        }
         let machine = Machine {
             kernel: self.kernel.clone(),
             initramfs: Some(initramfs),
             parameters: self.parameters.clone(),
             verbose: self.console.is_some(),
-            accel,
+            // User-Mode Linux has none.
+            accel: accel.unwrap_or(Accel::Tcg),
             cpus: self.cpus,
             memory: self.memory,
-            agent: Some(agent),
+            agent,
             console,
             disks,
             images,
@@ -453,9 +518,13 @@ impl Guest {
             streams,
             network: self.network,
             published: self.published.clone(),
+            raid: self.raid,
             arguments: self.arguments.clone(),
         };
-        Ok(machine.command(&self.qemu))
+        match &self.program {
+            Program::Qemu(qemu) => Ok(machine.command(qemu)),
+            Program::Uml => Ok(machine.uml_command()?),
+        }
     }
 }
 

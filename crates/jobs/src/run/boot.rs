@@ -1,4 +1,4 @@
-//! Boots a guest, with KVM or without, and records for the next run whether KVM works.
+//! Boots a guest, under QEMU with KVM or without, and records for the next run whether KVM works.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
 use inarch_vm::protocol::SessionRequest;
+use inarch_vm::qemu::Qemu;
 use inarch_vm::session::Report;
 
 use super::RunError;
@@ -28,8 +29,8 @@ const KVM_PATIENCE: Duration = Duration::from_secs(8);
 const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {
-    pub(super) fn decide(&self, guest: &Guest) -> Result<Decision, JobError> {
-        Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest))?)
+    pub(super) fn decide(&self, guest: &Guest, qemu: &Qemu) -> Result<Decision, JobError> {
+        Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest, qemu))?)
     }
 
     /// Boots with the requested accelerator, or with one that works.
@@ -49,12 +50,15 @@ impl Job<'_> {
         // limits the command.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
         let limits = attempt::Limits { start, command: request.timeout };
-        let attempt = |accel, patience, fall_back: Option<&str>| {
+        let attempt = |accel: Option<Accel>, patience, fall_back: Option<&str>| {
             let streams = request.streams.try_clone().map_err(JobError::Streams)?;
             let hold = |live| {
                 clock.guest_spoke();
                 // A machine that does not boot for another reason has another error to report.
-                events.emit(RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) });
+                events.emit(match accel {
+                    Some(accel) => RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) },
+                    None => RunEvent::Uml,
+                });
                 let _holding = Holding::begin(disks, &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
                 let processes = |happened| {
@@ -71,23 +75,24 @@ impl Job<'_> {
             let refused = |error| RunError::Port { port: port.host, error };
             port.check().map_err(refused)?;
         }
+        let Some(qemu) = guest.qemu() else { return attempt(None, request.boot_timeout, None)?.result };
         // If the verdict cannot be stored, the next run only tests again. The user's own arguments may also be the
         // cause.
         let is_usual = request.kernel_parameters.is_empty() && request.qemu_arguments.is_empty();
         let remember = |verdict| {
             if is_usual {
-                drop(guest::verdicts().remember(subject(guest), verdict));
+                drop(guest::verdicts().remember(subject(guest, qemu), verdict));
             }
         };
         let (mut suspect, mut fall_back) = (None, None);
-        let accel = match self.decide(guest)? {
+        let accel = match self.decide(guest, qemu)? {
             Decision::Use(accel) => accel,
             Decision::FallBack(reason) => {
                 fall_back = Some(reason);
                 Accel::Tcg
             }
             Decision::TryKvm => {
-                let tried = attempt(Accel::Kvm, KVM_PATIENCE, None)?;
+                let tried = attempt(Some(Accel::Kvm), KVM_PATIENCE, None)?;
                 if tried.greeted {
                     remember(Verdict::Works);
                     return tried.result;
@@ -100,7 +105,7 @@ impl Job<'_> {
                 Accel::Tcg
             }
         };
-        let start = |patience| attempt(accel, patience, fall_back.as_deref());
+        let start = |patience| attempt(Some(accel), patience, fall_back.as_deref());
         let tried = match accel {
             Accel::Tcg => match start(request.boot_timeout / PART_OF_FIRST_START)? {
                 Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
@@ -122,14 +127,14 @@ impl Job<'_> {
         if let (false, Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. }))) =
             (tried.greeted, &tried.result)
         {
-            guest.qemu.version()?;
+            qemu.version()?;
         }
         tried.result
     }
 }
 
-fn subject(guest: &Guest) -> Subject<'_> {
-    Subject { qemu: guest.qemu.path(), kernel: &guest.kernel.release }
+fn subject<'a>(guest: &'a Guest, qemu: &'a Qemu) -> Subject<'a> {
+    Subject { qemu: qemu.path(), kernel: &guest.kernel.release }
 }
 
 /// Why a silent guest makes KVM a suspect; `None` if something else ended it.

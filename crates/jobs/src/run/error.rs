@@ -138,6 +138,14 @@ pub enum RunError {
     /// A guest has no place for so many trees.
     #[error("{0} trees are too many; a guest takes {MOST_TREES}")]
     TooManyTrees(usize),
+    /// User-Mode Linux lacks it.
+    #[error("{option}: a guest of User-Mode Linux has no {what}; leave it out, or leave out --vmm uml")]
+    NotInUml {
+        /// The option.
+        option: &'static str,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// Two trees have one place.
     #[error("two trees are to be mounted at {}", destination.display())]
     SamePlace {

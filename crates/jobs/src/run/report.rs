@@ -61,6 +61,8 @@ pub enum RunEvent {
         /// Why not by KVM.
         fall_back: Option<String>,
     },
+    /// The guest has spoken, and runs under User-Mode Linux.
+    Uml,
     /// The guest was silent for so long, and is started once more.
     StartedAgain(Duration),
     /// The guest's agent warns of what the guest lacks.
@@ -108,6 +110,7 @@ impl fmt::Display for RunEvent {
                 write!(f, "the guest runs under {}", accel.to_string().to_uppercase())?;
                 fall_back.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))
             }
+            RunEvent::Uml => f.write_str("the guest runs under User-Mode Linux"),
             RunEvent::StartedAgain(waited) => {
                 write!(f, "the guest did not answer within {} s; it is started once more", waited.as_secs())
             }

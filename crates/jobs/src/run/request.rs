@@ -12,7 +12,7 @@ use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
-use super::{AttachedDisk, Keep};
+use super::{AttachedDisk, Keep, Vmm};
 use crate::cache::CachePlace;
 use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
@@ -163,6 +163,10 @@ pub struct RunRequest {
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
     pub modules: Option<PathBuf>,
+    /// What the guest's machine is.
+    pub vmm: Vmm,
+    /// Whether the guest may use RAID 5 and 6 under User-Mode Linux, which then takes longer to start.
+    pub raid: bool,
     /// The accelerator.
     pub accel: AccelChoice,
     /// Virtual processors.
@@ -215,6 +219,8 @@ impl RunRequest {
             timeout: None,
             kernel: None,
             modules: None,
+            vmm: Vmm::Qemu,
+            raid: false,
             accel: AccelChoice::Auto,
             cpus: None,
             memory: None,

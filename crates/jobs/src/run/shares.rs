@@ -10,6 +10,7 @@ use std::time::Duration;
 use inarch_ninep::{ConnectionError, NinepOptions, NinepServer};
 use inarch_server::Pending;
 use inarch_vhost::Event;
+use inarch_vhost::fs::Tag;
 use inarch_vhost::vsock::VsockServer;
 use inarch_vm::machine::FORWARD_ADDRESS;
 use inarch_vm::protocol::{Mount, MountSource};
@@ -136,8 +137,8 @@ impl SharedTree {
     }
 
     /// Serves the directory on one end of a new connection; returns the other. Fails early if the directory does not
-    /// exist.
-    pub fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
+    /// exist. `tells_tag`: the server has the tag that the guest mounts, which is the machine's otherwise.
+    pub fn connect(&self, queues: u16, tells_tag: bool, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let loss = self.loss(failure);
         let (trace, changed) = (self.trace.clone(), self.changed().map(Path::to_owned));
@@ -145,7 +146,9 @@ impl SharedTree {
             Some(trace) => trace.over(layer, true, changed.as_deref()),
             None => Ok(layer),
         };
-        let server = self.share.server(queues, None, None, adapt)?.on_event(loss.on_event());
+        // Every name of ours is one.
+        let tag = self.tag.parse::<Tag>().ok().filter(|_| tells_tag);
+        let server = self.share.server(queues, tag, None, adapt)?.on_event(loss.on_event());
         let confinement = among_others(&self.share)?.ends_processes();
         // The thread ends when QEMU does.
         thread::spawn(move || {
@@ -183,14 +186,18 @@ impl Loss {
 }
 
 /// Serves a guest's virtio socket device on one end of a new connection; returns the other. The guest reaches
-/// directories by 9P through it. Each port accepts one connection: that of the guest's mount, before anything else runs
+/// directories by 9P through it, and what else is at `ports`. Each port accepts one connection: that of the guest's mount, before anything else runs
 /// there.
-pub(super) fn connect_sockets(shares: &[&SharedTree], failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
+pub(super) fn connect_sockets(
+    shares: &[&SharedTree],
+    ports: HashMap<u32, OwnedFd>,
+    failure: &Arc<DiskFailure>,
+) -> Result<OwnedFd, JobError> {
     let (ours, theirs) = pair()?;
-    let sockets = shares
-        .iter()
-        .map(|shared| Ok((u32::from(shared.port()), shared.connect_ninep(failure)?)))
-        .collect::<Result<HashMap<_, _>, JobError>>()?;
+    let mut sockets = ports;
+    for shared in shares {
+        sockets.insert(shared.port().into(), shared.connect_ninep(failure)?);
+    }
     let sockets = Mutex::new(sockets);
     let loss = Loss { what: "the guest's connections to the host are lost".to_owned(), failure: Arc::clone(failure) };
     let open = move |port| sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);

@@ -16,7 +16,7 @@ use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::traced::RunTrace;
 use super::unpacked::{Places, UnpackedTree};
-use super::{Root, RunError, RunRequest, TreeMount, Way};
+use super::{Root, RunError, RunRequest, TreeMount, Vmm, Way};
 use crate::JobError;
 use crate::device::{Recipe, Watcher, Writes};
 use crate::disk::DiskFormat;
@@ -174,7 +174,10 @@ pub(super) fn trees(
     let is_asked = is_unpacked && has_disks && look == Look::AtUnpacked;
     let mut places = Places::new(guest.memory, is_asked.then_some(&request.overlay_dir))?;
     // A kernel without these can run nothing; loading its modules reports that.
-    let is_reached = (guest.has)("virtio_pci") && (guest.has)("virtio_console");
+    let is_reached = match request.vmm {
+        Vmm::Qemu => (guest.has)("virtio_pci") && (guest.has)("virtio_console"),
+        Vmm::Uml => (guest.has)(SOCKET_MODULE),
+    };
     for (ordinal, tree) in wanted.iter().filter(|tree| is_reached && tree.via == Way::Tar).enumerate() {
         if look == Look::Nowhere {
             let (source, destination) = (tree.source.clone(), tree.destination.clone());

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
 use inarch_mount::{MountError, Unmounted};
 use inarch_vfs::{ImageFile, ImageName};
+use inarch_vm::command::shell_word;
 use inarch_vm::machine::raw_file_arguments;
-use inarch_vm::qemu::shell_word;
 
 use super::ServedTree;
 use super::making::Making;

@@ -5,9 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use inarch_nbd::{Event, Listener, NbdOptions, NbdServer};
+use inarch_vm::command::shell_word;
 pub use inarch_vm::machine::NbdAddress;
 use inarch_vm::machine::nbd_arguments;
-use inarch_vm::qemu::shell_word;
 
 use super::making::Making;
 use super::service::{Duty, Service, ServiceEvent};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use inarch_ninep::{Listener, NinepOptions, NinepServer};
 use inarch_server::Pending;
+use inarch_vm::command::shell_word;
 use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
-use inarch_vm::qemu::shell_word;
 
 use super::service::{Duty, Service, ServiceEvent};
 use super::{name_of_place, socket};

@@ -163,6 +163,7 @@ impl Session {
             let request = ApplianceRequest {
                 image,
                 with: drive.options.with.clone(),
+                isolation: drive.options.isolation,
                 ..ApplianceRequest::new(drive.path.clone(), which)
             };
             let appliance = Appliance::open(&request, events)?;

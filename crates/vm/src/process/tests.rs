@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use super::*;
@@ -9,7 +10,7 @@ use super::*;
 fn shell(script: &str, descriptors: Vec<OwnedFd>) -> (Process, UnixStream) {
     let (console, far) = UnixStream::pair().unwrap();
     let arguments = ["-c", script].map(OsString::from).to_vec();
-    let command = QemuCommand { program: "/bin/sh".into(), arguments, descriptors };
+    let command = MachineCommand { program: "/bin/sh".into(), arguments, descriptors, enclosed: None };
     (Process::spawn(command, console.into(), None).unwrap(), far)
 }
 
@@ -77,7 +78,8 @@ fn dropping_kills() {
 #[test]
 fn missing_program_is_named() {
     let (console, _far) = UnixStream::pair().unwrap();
-    let command = QemuCommand { program: "/nonexistent/qemu".into(), arguments: vec![], descriptors: vec![] };
+    let command =
+        MachineCommand { program: "/nonexistent/qemu".into(), arguments: vec![], descriptors: vec![], enclosed: None };
     let error = Process::spawn(command, console.into(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start /nonexistent/qemu: "), "{error}");
 }
@@ -97,7 +99,7 @@ fn log_has_the_whole_console_or_says_why_not() {
     let logged = |log: fs::File| {
         let (console, mut far) = UnixStream::pair().unwrap();
         let arguments = ["-c", "exec sleep 1000"].map(OsString::from).to_vec();
-        let command = QemuCommand { program: "/bin/sh".into(), arguments, descriptors: Vec::new() };
+        let command = MachineCommand { program: "/bin/sh".into(), arguments, descriptors: Vec::new(), enclosed: None };
         let process = Process::spawn(command, console.into(), Some(log)).unwrap();
         far.write_all(&b"a line\n".repeat(20_000)).unwrap();
         drop(far);

@@ -77,7 +77,7 @@ impl Guest {
             file_systems: vec!["ext4".to_owned()],
             disks: !self.disks.is_empty(),
             network: self.network,
-            sockets: false,
+            ..Features::default()
         };
         let archive = initramfs::build(&ModuleTree::open(&kernel.release, &modules).unwrap(), &features).unwrap();
         let mut initramfs = tempfile::tempfile().unwrap();
@@ -102,6 +102,7 @@ impl Guest {
             streams: Vec::new(),
             network: self.network,
             published: Vec::new(),
+            raid: false,
             arguments: Vec::new(),
             verbose: false,
         };

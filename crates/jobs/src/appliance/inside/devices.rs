@@ -59,7 +59,7 @@ pub(super) fn format(device: &Path, known: Option<&str>) -> Result<String, Failu
 }
 
 /// The driver of a format, by its module's name; none for what a program mounts.
-fn driver(format: &str) -> &str {
+pub(in crate::appliance) fn driver(format: &str) -> &str {
     match format {
         "ext2" | "ext3" => "ext4",
         "ntfs" => "fuse",

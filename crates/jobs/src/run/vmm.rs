@@ -1,0 +1,61 @@
+//! [`Vmm`]: what a guest's machine is, and what a kernel of User-Mode Linux cannot do for one.
+
+use inarch_vm::AccelChoice;
+use inarch_vm::initramfs::Channel;
+use inarch_vm::qemu::Qemu;
+
+use super::{RunError, RunRequest};
+use crate::JobError;
+
+/// What a guest's machine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vmm {
+    /// QEMU: a virtual machine, under KVM or translated.
+    #[default]
+    Qemu,
+    /// A kernel of User-Mode Linux: a process of this machine, with one processor and without a network. It is no wall to this
+    /// machine as a virtual machine is.
+    Uml,
+}
+
+/// The program of a guest's machine, found.
+#[derive(Clone, Debug)]
+pub(super) enum Program {
+    Qemu(Qemu),
+    /// The kernel itself.
+    Uml,
+}
+
+impl Vmm {
+    /// Finds the program.
+    pub(super) fn find(self) -> Result<Program, JobError> {
+        match self {
+            Vmm::Qemu => Ok(Program::Qemu(Qemu::find()?)),
+            Vmm::Uml => Ok(Program::Uml),
+        }
+    }
+
+    /// How the agent speaks.
+    pub(super) fn channel(self) -> Channel {
+        match self {
+            Vmm::Qemu => Channel::Port,
+            Vmm::Uml => Channel::Socket,
+        }
+    }
+
+    /// Refuses what the machine does not have.
+    pub(super) fn check(self, request: &RunRequest) -> Result<(), RunError> {
+        if self == Vmm::Qemu {
+            return Ok(());
+        }
+        let lacks = |option: &'static str, what: &'static str| Err(RunError::NotInUml { option, what });
+        match request {
+            RunRequest { cpus: Some(2..), .. } => lacks("--cpus", "second processor"),
+            RunRequest { published, .. } if !published.is_empty() => lacks("-p", "network"),
+            RunRequest { net: true, .. } => lacks("--net", "network"),
+            RunRequest { qemu_arguments, .. } if !qemu_arguments.is_empty() => lacks("--qemu-arg", "QEMU"),
+            RunRequest { accel: AccelChoice::Kvm | AccelChoice::Tcg, .. } => lacks("--accel", "accelerator"),
+            _ => Ok(()),
+        }
+    }
+}
