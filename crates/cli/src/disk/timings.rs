@@ -13,10 +13,10 @@ use crate::output::introduce;
 
 /// Says at once if the picture cannot be written.
 pub fn check(wanted: &Option<Option<PathBuf>>) -> anyhow::Result<()> {
-    match wanted {
-        Some(Some(path)) => Ok(drop(WholeFile::create(path)?)),
-        _ => Ok(()),
+    if let Some(Some(path)) = wanted {
+        WholeFile::create(path)?;
     }
+    Ok(())
 }
 
 /// Tells what was asked for: nothing, the text, or both.
