@@ -335,8 +335,8 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
             (owners != OwnerArguments::default(), "--owner"),
             (matches!(io_uring, RingsArgument::On), "--io-uring on"),
         ])?;
-    } else if format.is_some() || timings {
-        anyhow::bail!("--format and --timings are for a disk image that is mounted with --rw");
+    } else if format.is_some() || timings.is_some() || isolate != Isolation::Auto {
+        anyhow::bail!("--format, --timings and --isolate are for a disk image that is mounted with --rw");
     }
     let source = match &image {
         Some(image) => image.source(),

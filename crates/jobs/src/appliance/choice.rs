@@ -34,7 +34,9 @@ pub(super) fn choose(request: &ApplianceRequest, format: ImageFormat, attach: &A
 /// Whether a volume may lie on several devices with parity.
 fn may_be_raid(attach: &Attach) -> bool {
     let is_simple = |format: &Option<String>| format.as_deref().is_some_and(|format| format != "btrfs");
-    attach.arrays || !attach.groups.is_empty() || !attach.volumes.iter().all(|volume| is_simple(&volume.format))
+    !attach.arrays.is_empty()
+        || !attach.groups.is_empty()
+        || !attach.volumes.iter().all(|volume| is_simple(&volume.format))
 }
 
 /// Whether User-Mode Linux is installed and can do what is asked.
@@ -52,7 +54,7 @@ fn can_be_a_process(request: &ApplianceRequest, format: ImageFormat, attach: &At
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{AttachedVolume, Device};
+    use super::super::wire::{Array, AttachedVolume, Device};
     use super::*;
 
     fn volumes(formats: &[Option<&str>]) -> Attach {
@@ -71,7 +73,8 @@ mod tests {
         assert!(!may_be_raid(&volumes(&[Some("ext4"), Some("xfs")])));
         assert!(may_be_raid(&volumes(&[Some("ext4"), Some("btrfs")])));
         assert!(may_be_raid(&volumes(&[None])));
-        assert!(may_be_raid(&Attach { arrays: true, ..volumes(&[Some("ext4")]) }));
+        let array = Array { name: "/dev/md0".to_owned(), id: String::new() };
+        assert!(may_be_raid(&Attach { arrays: vec![array], ..volumes(&[Some("ext4")]) }));
         assert!(may_be_raid(&Attach { groups: vec!["vg".to_owned()], ..volumes(&[Some("ext4")]) }));
     }
 

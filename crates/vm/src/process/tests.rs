@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use super::*;
