@@ -71,7 +71,7 @@ pub enum CacheCommand {
         after_help = "\
 Examples:
   inarch cache warm maven ~/.m2/repository   with what this machine has
-  inarch cache warm npm npm.tar              with what 'inarch image cache:npm -o npm.tar' has written
+  inarch cache warm npm npm.tar              what 'image cache:npm' wrote
 
 Files that the cache has under the same name stay, unless a newer one is to win ('inarch cache tools')."
     )]

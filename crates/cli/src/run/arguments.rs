@@ -25,7 +25,7 @@ Examples:
   inarch run --root ./bookworm --net apt-get update
   inarch run --root oci:app              what a container image says it runs
   inarch run --keep try make             keep its writes; then inarch diff try
-  inarch run --net --cache maven mvn verify  with what Maven has downloaded before
+  inarch run --net --cache maven mvn verify  with Maven's earlier downloads
 
 Words after CMD are its arguments; write '--' before a CMD that begins with '-'.
 
