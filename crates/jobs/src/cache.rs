@@ -13,7 +13,7 @@
 //!
 //! A reader locks its generation's file (shared) and opens its packs. What is locked so is not removed ([`store`]).
 //!
-//! 1. [`tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
+//! 1. [`mod@tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
 //! 2. [`place`] says where a cache is, from its name and its scope.
 //! 3. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
 
