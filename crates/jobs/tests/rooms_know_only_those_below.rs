@@ -23,13 +23,13 @@ const ROOMS: [(&str, Below); 29] = [
     ("source", Below::Only(&["text", "path_error", "lifecycle", "cache"])),
     ("disk", Below::Only(&["text", "path_error"])),
     ("kept", Below::Only(&["text", "path_error", "change", "lifecycle", "source", "disk"])),
-    ("caches", Below::Only(&["text", "path_error", "lifecycle", "cache", "source", "kept"])),
     ("upper", Below::Only(&["text", "path_error", "lifecycle"])),
     ("error", Below::All),
     ("notes", Below::All),
     ("device", Below::All),
     ("share", Below::All),
     ("record", Below::All),
+    ("caches", Below::All),
     ("plan", Below::All),
     ("image", Below::All),
     ("mount", Below::All),
@@ -47,7 +47,7 @@ const ROOMS: [(&str, Below); 29] = [
 
 /// The crates that speak with clients, which no room below the jobs knows.
 const WIRES: [&str; 4] = ["inarch_fuse", "inarch_nbd", "inarch_ninep", "inarch_vhost"];
-const WITHOUT_WIRES: [&str; 8] = ["events", "text", "lifecycle", "cache", "source", "disk", "kept", "caches"];
+const WITHOUT_WIRES: [&str; 7] = ["events", "text", "lifecycle", "cache", "source", "disk", "kept"];
 
 /// The Rust files at or below `path`.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
