@@ -32,7 +32,7 @@ pub struct RegistryArguments {
     pub source: PathBuf,
 
     /// The key; in a hive also without the names that lead to it
-    #[arg(default_value = "")]
+    #[arg(id = "registry_key", value_name = "KEY", default_value = "")]
     pub key: String,
 
     /// Print this value alone; '' is the key's default value
