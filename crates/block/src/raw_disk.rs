@@ -71,7 +71,7 @@ impl BlockDevice for RawDisk {
         let mut at = offset;
         while cursor.remaining() > 0 {
             match cursor.read_from(self.file.as_fd(), at, cursor.remaining())? {
-                // Somebody has cut the file off.
+                // Another process has truncated the file.
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 got => at += got,
             }

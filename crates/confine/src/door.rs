@@ -29,7 +29,7 @@ impl Door {
     /// was. The thread can gain no privileges any more by starting a program.
     ///
     /// # Errors
-    /// The kernel lacks it (before Linux 5.9), or somebody else listens to this process already, as a manager of containers.
+    /// The kernel lacks seccomp listeners that take descriptors (before Linux 5.9), or this process has a listener already: a container manager's.
     pub(crate) fn open() -> io::Result<Door> {
         // Instructions of the classic BPF (linux/bpf_common.h): load a word of `struct seccomp_data`, compare, return.
         let load = |k: usize| sock_filter { code: 0x20, jt: 0, jf: 0, k: k as u32 };

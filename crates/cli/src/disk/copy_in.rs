@@ -103,7 +103,8 @@ struct Copying<'a> {
     failed: bool,
 }
 
-/// A file of this machine: a name in a directory that is open, so that nobody leads the copy elsewhere meanwhile, and its path for messages.
+/// A file of this machine: an open directory and a name in it, so that a link that is swapped in meanwhile cannot redirect the copy. The
+/// path is for messages.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     directory: BorrowedFd<'a>,

@@ -40,7 +40,7 @@ pub fn edit(arguments: &EditArguments) -> anyhow::Result<ExitCode> {
     let EditArguments { image, path } = arguments;
     let (target, paths) = image.target(path.as_slice())?;
     let [path] = &paths[..] else { anyhow::bail!("say which file: inarch disk edit IMAGE /PATH") };
-    // Nobody edits for nothing.
+    // Refuse before the editor starts: what the user types there must not be lost.
     image.machine.request(&target, Access::Write).check()?;
     let before = read(image, &target, path)?;
     let directory = Scratch::within(&std::env::temp_dir())?;

@@ -1,5 +1,5 @@
-//! Promise: an editor gets a file of a guest's disk as a copy that is nobody else's, and that is gone afterwards, however that ends. What the editor
-//! does with Ctrl-C is the editor's. Nobody edits what cannot be written back.
+//! Promise: an editor gets a private copy of a file on a guest's disk. The copy is removed however the command ends. Ctrl-C reaches the editor, not
+//! the command. The command refuses a file that it could not write back before the editor starts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -68,7 +68,7 @@ fn the_copy_is_gone_when_the_command_is_killed() {
         rustix::process::kill_process(process, signal).unwrap();
         child.wait().unwrap();
         assert!(is_gone(&copy), "{signal:?}: {}", copy.display());
-        // The editor, which nobody waits for any more.
+        // The editor lost its parent and still runs.
         let _ = kill_process_group(process, Signal::KILL);
     }
     host("sha256sum", &["-c", "sums"], dir);

@@ -1,4 +1,4 @@
-//! What a guest adds to a cache is there for the next one, and for nobody else; a publication is whole or nothing.
+//! The next guest of the same scope reads what a guest added to a cache; guests of other scopes do not. A publication is atomic.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
