@@ -49,17 +49,21 @@ impl ServerProcess {
 ///
 /// Any process can choose its command line, so only processes of `owner`, who mounted it, and of root count.
 pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<ServerProcess> {
-    let is_of_mount = |kind: Guarded, place: &OsString, id: &OsString| {
-        let id: Option<MountId> = id.to_str().and_then(|id| id.parse().ok());
-        // A copy at the same place in another mount namespace has another number.
-        let is_copy = |id: MountId| id.device() == mount.device && point == Path::new(place);
-        // What is bound has its device's number anywhere.
-        let is_own = matches!(kind, Guarded::Mount | Guarded::OnOwnFile);
-        id.is_some_and(|id| id.is(mount) || (is_own && is_copy(id)))
+    let is_same = |_, _: &OsString, id: MountId| id.is(mount);
+    // A copy at the same place in another mount namespace has another number. What is bound has its device's number anywhere.
+    let is_copy = |kind, place: &OsString, id: MountId| {
+        matches!(kind, Guarded::Mount | Guarded::OnOwnFile) && id.device() == mount.device && point == Path::new(place)
     };
+    // The guard of an earlier mount looks like that of a copy for a moment: a device number is soon used again.
+    server_that(is_same, owner).or_else(|| server_that(is_copy, owner))
+}
+
+/// The server with a guard that is meant, by what its command line says: the kind of its mount, the mount point and the mount's number.
+fn server_that(is_meant: impl Fn(Guarded, &OsString, MountId) -> bool, owner: u32) -> Option<ServerProcess> {
     let guarded = |words: &[OsString]| match words {
         [_, word, kind, place, id, ..] if word == GUARD_ARGUMENT => {
-            Guarded::from_word(kind).filter(|kind| is_of_mount(*kind, place, id))
+            let (kind, id) = (Guarded::from_word(kind)?, id.to_str()?.parse().ok()?);
+            is_meant(kind, place, id).then_some(kind)
         }
         _ => None,
     };
@@ -167,7 +171,7 @@ fn status_of(process: u32) -> Option<(u32, Vec<u32>)> {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::thread;
     use std::time::Duration;
 
@@ -185,28 +189,43 @@ mod tests {
         fs::write(directory.path().join(GUARD_ARGUMENT), "read line; :").unwrap();
         let is_root = rustix::process::geteuid().is_root();
         let user = if is_root { 65_534 } else { rustix::process::geteuid().as_raw() };
-        let mut words = vec!["sh", "mount", "/a point", "0:7/30"];
-        if is_root {
-            words.splice(0..0, ["setpriv", "--reuid", "65534", "--clear-groups", "--regid", "65534"]);
-        }
-        let mut command = Command::new(words[0]);
-        let mut server = command.args(&words[1..]).current_dir(&directory).stdin(Stdio::piped()).spawn().unwrap();
+        let start = |number| {
+            let mut words = vec!["sh", "mount", "/a point", number];
+            if is_root {
+                words.splice(0..0, ["setpriv", "--reuid", "65534", "--clear-groups", "--regid", "65534"]);
+            }
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]).current_dir(&directory).stdin(Stdio::piped()).spawn().unwrap()
+        };
+        let end = |mut server: Child| {
+            drop(server.stdin.take());
+            server.wait().unwrap();
+        };
+        let server = start("0:7/30");
         let mount =
             |device: &str, id| Entry { device: device.parse().unwrap(), id, ..mounted(Path::new("/")).unwrap() };
         let find_at = |point: &str, mount: &Entry, owner| server_of(Path::new(point), mount, owner);
         let find = |owner| find_at("/a point", &mount("0:7", 30), owner);
-        let found = (0..1000).find_map(|_| {
-            thread::sleep(Duration::from_millis(10));
-            find(user)
-        });
+        let awaited = |is_meant: &dyn Fn(&ServerProcess) -> bool, number| {
+            (0..1000).find_map(|_| {
+                thread::sleep(Duration::from_millis(10));
+                find_at("/a point", &mount("0:7", number), user).filter(|found| is_meant(found))
+            })
+        };
+        let found = awaited(&|_| true, 30);
         // By its number where a directory above has another name; by its place in another mount namespace.
         let elsewhere = [("/b", "0:7", 30), ("/a point", "0:7", 31), ("/b", "0:7", 31), ("/a point", "0:8", 30)];
         let elsewhere = elsewhere.map(|(point, device, id)| find_at(point, &mount(device, id), user).is_some());
         let (others, of_root) = (find(user + 1).is_some(), find(0).is_some());
-        let found = found.map(|found| found.process);
-        drop(server.stdin.take());
-        server.wait().unwrap();
-        assert_eq!(found, Some(server.id()));
+        // The next mount has the same device number while the earlier one's server ends. Each server is found, whichever is first.
+        let next = start("0:7/32");
+        let both = [30, 32].map(|number| {
+            awaited(&|found| (found.process == next.id()) == (number == 32), number).map(|found| found.process)
+        });
+        let expected = (Some(server.id()), [Some(server.id()), Some(next.id())]);
+        end(server);
+        end(next);
+        assert_eq!((found.map(|found| found.process), both), expected);
         assert_eq!(elsewhere, [true, true, false, false]);
         assert_eq!((others, of_root), (false, false));
         assert!(find(user).is_none());
