@@ -80,9 +80,11 @@ fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
     let dir = dir.path();
     prepare(dir);
     // An editor that takes Ctrl-C for something else, and that replaces the file.
-    let what = "trap 'touch interrupted' INT; while [ ! -e interrupted ]; do sleep 0.1; done; sed -i s/old/new/ \"$1\"";
+    let what = "trap 'touch interrupted' INT; touch ready
+        while [ ! -e interrupted ]; do sleep 0.1; done; sed -i s/old/new/ \"$1\"";
     let child = edit(dir, "guest.img", "/etc/shadow", what);
     let copy = copy(dir);
+    assert!(within(LONG, || dir.join("ready").exists()), "the editor does not wait for the interrupt");
     kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
     assert_status(&child.wait_with_output().unwrap(), 0);
     assert!(is_gone(&copy));

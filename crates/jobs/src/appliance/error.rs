@@ -45,10 +45,10 @@ pub enum ApplianceError {
     #[error("this program was replaced by another version while it ran; start it again")]
     Version,
     /// The machine ended while it was used. The image is as after a power cut.
-    #[error("the appliance ended before it answered{}", .words.as_ref().map_or(String::new(), |words| format!(": {words}")))]
+    #[error("the appliance ended before it answered: {why}")]
     Ended {
-        /// The last line that it said.
-        words: Option<String>,
+        /// A file of this machine that changed meanwhile, or the last line that it said, or how it ended.
+        why: String,
     },
     /// What was to be written cannot be read.
     #[error("cannot read what is to be written: {0}")]

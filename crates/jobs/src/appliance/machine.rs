@@ -185,7 +185,7 @@ impl Running {
         let report = run.wait();
         match report.result {
             Ok(Outcome::Exited(0)) => Ok(()),
-            Ok(_) => Err(ApplianceError::Ended { words: self.last_words() }),
+            Ok(outcome) => Err(self.ended(&outcome, &report.notes)),
             Err(error) => Err(ApplianceError::Machine(Box::new(error))),
         }
     }
@@ -199,11 +199,25 @@ impl Running {
         if let Ok(null) = File::open("/dev/null") {
             self.to = null;
         }
-        match run.wait().result {
+        let report = run.wait();
+        match report.result {
             Err(JobError::Stopped) => ApplianceError::Machine(Box::new(JobError::Stopped)),
             Err(error) => ApplianceError::Machine(Box::new(error)),
-            Ok(_) => ApplianceError::Ended { words: self.last_words() },
+            Ok(outcome) => self.ended(&outcome, &report.notes),
         }
+    }
+
+    /// Says why it ended. A file of this machine that changed is the cause of what the program says last.
+    fn ended(&self, outcome: &Outcome, notes: &[String]) -> ApplianceError {
+        let how = || match outcome {
+            Outcome::Exited(status) => format!("its program exited with status {status}"),
+            Outcome::Signaled(signal) => format!("signal {signal} ended its program"),
+            Outcome::TimedOut => "it ran out of time".to_owned(),
+            Outcome::Failed { message, .. } => message.clone(),
+            Outcome::GuestDied => "its kernel died".to_owned(),
+        };
+        let why = notes.first().cloned().or_else(|| self.last_words()).unwrap_or_else(how);
+        ApplianceError::Ended { why: error::one_line(why.as_bytes()) }
     }
 
     fn last_words(&self) -> Option<String> {
