@@ -107,11 +107,15 @@ fn refuse(error: &clap::Error) -> ExitCode {
             }
         };
     }
+    complain(format_args!("{}; {}--help says more", first_words(error), suggestion(error).unwrap_or_default()));
+    ExitCode::from(EXIT_FAILED)
+}
+
+/// What an error of the command line says first, in one line.
+fn first_words(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
-    let words: Vec<&str> = first.trim_start_matches("error:").split_whitespace().collect();
-    complain(format_args!("{}; {}--help says more", words.join(" "), suggestion(error).unwrap_or_default()));
-    ExitCode::from(EXIT_FAILED)
+    first.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The `words` with the fewest spelling mistakes in `word`, at most `most`; longest common prefix first.

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod keep;
+mod project_file;
 mod request;
 mod told;
 
@@ -29,6 +30,11 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let report_file = arguments.report.take();
     let trace_file = arguments.trace.take();
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
+    if !arguments.no_project
+        && let Some(taken) = project_file::apply(&mut arguments, &project_file::given())?
+    {
+        telling.tell_project(&taken);
+    }
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
     let request = RunRequest { keep, trace, ..request::request(arguments)? };

@@ -28,7 +28,7 @@ pub use error::CacheError;
 pub(crate) use generation::{Generation, has_bytes};
 pub(crate) use pack::{Digest, NewPack, content_digest};
 pub(crate) use place::home;
-pub use place::{CachePlace, Scope};
+pub use place::{CachePlace, PROJECT_FILE, Scope};
 pub(crate) use store::{Cache, Next, Snapshot, all};
 pub(crate) use tool::Rules;
 pub use tool::{TOOLS, Tool, tool};

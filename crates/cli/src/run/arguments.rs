@@ -27,6 +27,8 @@ Examples:
   inarch run --keep try make             keep its writes; then inarch diff try
   inarch run --net --cache maven mvn verify  with Maven's earlier downloads
 
+The options that a project fixes are read from inarch.toml in the current directory or above it, up to that of the repository.
+
 Words after CMD are its arguments; write '--' before a CMD that begins with '-'.
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
@@ -71,6 +73,10 @@ pub struct RunArguments {
     /// too) or scope=project|user|NAME, whose cache it is (repeatable)
     #[arg(long, value_name = "NAME[=PATH][,NAME[=PATH]]...[,OPT]...")]
     pub cache: Vec<String>,
+
+    /// Do without inarch.toml, in which a project fixes options of its runs
+    #[arg(long)]
+    pub no_project: bool,
 
     /// Leave nothing behind; the default without --keep, accepted out of habit
     #[arg(long, conflicts_with = "keep")]

@@ -53,7 +53,7 @@ fn words_before(mut words: Vec<OsString>, command: usize) -> Vec<OsString> {
 #[derive(Parser, Debug)]
 pub struct FirstWords {
     #[command(flatten)]
-    arguments: RunArguments,
+    pub arguments: RunArguments,
 }
 
 /// Parses these words as arguments of `inarch run`.

@@ -9,6 +9,7 @@ use inarch_jobs::run::{self, Outcome, RunEvent, RunReport};
 use inarch_jobs::{JobError, create_named, shown};
 use serde_json::json;
 
+use super::project_file::Taken;
 use crate::output::complain;
 
 /// How much of a run is shown.
@@ -27,6 +28,17 @@ impl Telling {
     pub fn new(quiet: bool, verbose: bool) -> Telling {
         let is_watched = verbose || std::io::stderr().is_terminal();
         Telling { quiet, verbose, is_watched, untold: Arc::default() }
+    }
+
+    /// Tells what a project's file gives the guest, and with `verbose` that it was read.
+    pub fn tell_project(&self, taken: &Taken) {
+        let path = shown(&taken.path);
+        match &taken.gives[..] {
+            [] if self.verbose => complain(format_args!("{path}: read")),
+            [] => {}
+            _ if self.quiet => {}
+            gives => complain(format_args!("{path}: gives the guest {}", gives.join(", "))),
+        }
     }
 
     /// Tells an event, or not.

@@ -20,6 +20,7 @@ mod a_mount_goes_on_in_the_background;
 mod a_mount_is_taken_away_with_its_server;
 mod a_mount_of_an_image_reads_what_is_asked_for;
 mod a_mounted_tree_is_like_the_tree;
+mod a_project_fixes_its_runs;
 mod a_run_in_a_process_is_like_one_in_a_machine;
 mod a_run_is_like_the_command_itself;
 mod a_run_is_traced;

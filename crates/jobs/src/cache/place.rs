@@ -16,6 +16,9 @@ use crate::lifecycle::trust;
 use crate::path_error::PathError;
 use crate::text::shown;
 
+/// The name of a project's file with options of its runs.
+pub const PROJECT_FILE: &str = "inarch.toml";
+
 /// The file with a scope's text, in its directory.
 const NOTE: &str = ".scope";
 const LONGEST: usize = 60;
@@ -32,11 +35,11 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The scope of the project that contains `directory`: the innermost directory at or above it that has a `.git`; `directory`, if there is none.
+    /// The scope of the project that contains `directory`: the innermost directory at or above it that has a `.git`; else the innermost that has an
+    /// `inarch.toml`; else `directory`.
     pub fn of_project(directory: &Path) -> Scope {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-        let project = directory.ancestors().find(|path| path.join(".git").exists()).unwrap_or(&directory);
-        Scope::Project(project.to_owned())
+        Scope::Project(project(&directory).to_owned())
     }
 
     /// What `scope=` of a command line means: `project`, `user` or a name.
@@ -86,6 +89,12 @@ impl fmt::Display for Scope {
             Scope::Named(name) => f.write_str(name),
         }
     }
+}
+
+/// The project's directory; `directory` must be canonical.
+fn project(directory: &Path) -> &Path {
+    let with = |name: &str| directory.ancestors().find(|path| path.join(name).exists());
+    with(".git").or_else(|| with(PROJECT_FILE)).unwrap_or(directory)
 }
 
 /// Where a cache is.

@@ -138,6 +138,42 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Opens a file that says what is done here, as the configuration of a project does; `None` if there is none. It must be a regular file with a single
+/// link, of this user or root, to which nobody else may write.
+///
+/// # Errors
+/// It is something else, or cannot be opened.
+pub(crate) fn open_given(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(CWD, path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        // A directory that cannot be entered has no file to be read.
+        Err(Errno::ACCESS) if fs::symlink_metadata(path).is_err() => return Ok(None),
+        Err(Errno::LOOP) => return Err(io::Error::other(SYMLINK)),
+        Err(Errno::NXIO) => return Err(io::Error::other(IRREGULAR)),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = fstat(&file)?;
+    let user = rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other(IRREGULAR));
+    }
+    if ![user, 0].contains(&stat.st_uid) {
+        return Err(io::Error::other(format!(
+            "it belongs to user {}; only a file of yours or root's is read",
+            stat.st_uid
+        )));
+    }
+    if stat.st_nlink > 1 {
+        return Err(io::Error::other(LINKED));
+    }
+    match remedy(&file, &stat, user) {
+        Some(remedy) => Err(io::Error::other(format!("other users may write to it ({remedy})"))),
+        None => Ok(Some(File::from(file))),
+    }
+}
+
 /// Creates such a file, empty, replacing an existing one.
 ///
 /// # Errors
@@ -151,6 +187,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 }
 
 const IRREGULAR: &str = "it is no regular file";
+const LINKED: &str = "it has another name, under which it may be something else";
 
 /// Checks that `metadata` describes a regular file of this user with a single link.
 ///
@@ -162,9 +199,7 @@ pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
         link if link.is_symlink() => Err(io::Error::other(SYMLINK)),
         other if !other.is_file() => Err(io::Error::other(IRREGULAR)),
         theirs if theirs.uid() != user => Err(io::Error::other(belongs_to(theirs.uid()))),
-        linked if linked.nlink() > 1 => {
-            Err(io::Error::other("it has another name, under which it may be something else"))
-        }
+        linked if linked.nlink() > 1 => Err(io::Error::other(LINKED)),
         _ => Ok(()),
     }
 }
@@ -271,14 +306,7 @@ impl Walk {
         if may_be_sticky && mode.contains(Mode::SVTX) {
             return Ok(());
         }
-        let remedy = match mode {
-            all if all.contains(Mode::WOTH) => "chmod go-w".to_owned(),
-            group if !group.contains(Mode::WGRP) => return Ok(()),
-            _ if may_have_acl(entry) => "by an ACL; setfacl -b, or chmod g-w".to_owned(),
-            // A group of this user's own, as systems with umask 002 give it to each. A primary group may be common to many.
-            _ if [self.user, 0].contains(&stat.st_gid) => return Ok(()),
-            _ => format!("those of group {}; chmod g-w", stat.st_gid),
-        };
+        let Some(remedy) = remedy(entry, stat, self.user) else { return Ok(()) };
         Err(self.distrust(format!("other users may write to it and could redirect it ({remedy})")))
     }
 
@@ -288,6 +316,18 @@ impl Walk {
 
     fn obstacle(&self, errno: Errno) -> Obstacle {
         Obstacle { path: self.path.clone(), error: errno.into() }
+    }
+}
+
+/// What would keep other users from writing to a file or directory of this user or root; `None` if none may.
+fn remedy(entry: &OwnedFd, stat: &Stat, user: u32) -> Option<String> {
+    match Mode::from_raw_mode(stat.st_mode) {
+        all if all.contains(Mode::WOTH) => Some("chmod go-w".to_owned()),
+        group if !group.contains(Mode::WGRP) => None,
+        _ if may_have_acl(entry) => Some("by an ACL; setfacl -b, or chmod g-w".to_owned()),
+        // A group of this user's own, as systems with umask 002 give it to each. A primary group may be common to many.
+        _ if [user, 0].contains(&stat.st_gid) => None,
+        _ => Some(format!("those of group {}; chmod g-w", stat.st_gid)),
     }
 }
 
