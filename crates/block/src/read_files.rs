@@ -29,6 +29,11 @@ impl ReadFiles {
         self.read.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 
+    /// How many inodes' content was read or lent.
+    pub fn count(&self) -> u64 {
+        self.read.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
     fn note(&self, inode: InodeId) {
         let (word, bit) = place(inode);
         if let Some(word) = self.read.get(word)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use inarch_jobs::cache::{CachePlace, Scope, TOOLS};
-use inarch_jobs::caches::{self, CacheReport, Limits};
+use inarch_jobs::caches::{self, CacheReport, Limits, Published};
 use inarch_jobs::{counted, shown};
 use inarch_tree::select::Selection;
 
@@ -35,21 +35,14 @@ pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
         CacheCommand::Warm { cache, src } => {
             let source = src.disk.source(&src.src)?;
             let selection: Selection = Selection::default();
-            let places = cache.places()?;
-            let [place] = &places[..] else {
-                let names: Vec<&str> = places.iter().map(|place| &place.name[..]).collect();
-                anyhow::bail!("{}: these are {}; name one of them", cache.name, names.join(" and "))
-            };
-            let published = caches::warm(place, &source, &selection)?;
-            match published.generation {
-                None => complain(format_args!("cache {}: it has all of {source} already", place.name)),
-                Some(number) => complain(format_args!(
-                    "cache {}: {} published, {} new (generation {number})",
-                    place.name,
-                    counted(published.files, "file", "files"),
-                    show(published.bytes)
-                )),
-            }
+            let place = cache.place()?;
+            let published = caches::warm(&place, &source, &selection)?;
+            tell_published(&place, &published, &source);
+        }
+        CacheCommand::Publish { cache, from } => {
+            let place = cache.place()?;
+            let published = caches::publish_from(&place, &from)?;
+            tell_published(&place, &published, &shown(&from));
         }
         CacheCommand::Verify { cache, json } => return verify(&cache, json),
         CacheCommand::Prune { older_than, max_size, json } => prune(Limits { older_than, max_size }, json)?,
@@ -62,7 +55,28 @@ pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says what was published of what `from` has.
+fn tell_published(place: &CachePlace, published: &Published, from: &dyn std::fmt::Display) {
+    let name = &place.name;
+    match published.generation {
+        None => complain(format_args!("cache {name}: it has all of {from} already")),
+        Some(number) => complain(format_args!(
+            "cache {name}: {} published, {} new (generation {number})",
+            counted(published.files, "file", "files"),
+            show(published.bytes)
+        )),
+    }
+}
+
 impl Chosen {
+    /// The cache that is meant, where it can be one only.
+    fn place(&self) -> anyhow::Result<CachePlace> {
+        let mut places = self.places()?;
+        let names: Vec<&str> = places.iter().map(|place| &place.name[..]).collect();
+        anyhow::ensure!(names.len() == 1, "{}: these are {}; name one of them", self.name, names.join(" and "));
+        Ok(places.remove(0))
+    }
+
     /// The caches that are meant.
     fn places(&self) -> anyhow::Result<Vec<CachePlace>> {
         let here = std::env::current_dir().context("the current directory cannot be found")?;

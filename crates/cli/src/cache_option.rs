@@ -4,20 +4,37 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use inarch_jobs::cache::Scope;
-use inarch_jobs::run::{AskedCaches, Publish};
+use inarch_jobs::run::{AskedCaches, Mode, Publish};
 
 /// Parses it. The project of `scope=project`, the default, is that of the current directory.
 pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
     let here = std::env::current_dir().context("the current directory cannot be found")?;
-    let mut asked = AskedCaches { names: Vec::new(), scope: Scope::of_project(&here), publish: Publish::OnSuccess };
+    let mut asked = AskedCaches {
+        names: Vec::new(),
+        scope: Scope::of_project(&here),
+        publish: Publish::OnSuccess,
+        mode: Mode::Shared,
+        live: false,
+    };
     for word in text.split(',') {
         match word.split_once('=') {
             None if word == "ro" => asked.publish = Publish::Never,
             None if word == "always" => asked.publish = Publish::Always,
+            None if word == "shared" => asked.mode = Mode::Shared,
+            None if word == "private" => asked.mode = Mode::Private,
+            None if word == "locked" => asked.mode = Mode::Locked,
             None if word.is_empty() => anyhow::bail!("--cache '{text}': a name is missing; write NAME or NAME=PATH"),
             None => asked.names.push((word.to_owned(), None)),
+            Some(("via", "virtiofs")) => asked.live = true,
+            Some(("via", "ext4")) => asked.live = false,
+            Some(("via", other)) => {
+                anyhow::bail!(
+                    "--cache {text}: '{other}' is not a way of a cache: via=ext4 (a snapshot, the default), via=virtiofs (live)"
+                )
+            }
             Some(("scope", scope)) => {
-                asked.scope = Scope::parse(scope, &here).with_context(|| format!("--cache {text}"))?;
+                let scope = Scope::parse(scope, &here);
+                asked.scope = scope.map_err(|error| anyhow::anyhow!("--cache {text}: {error}"))?;
             }
             Some((name, path)) => {
                 let path = PathBuf::from(path);
@@ -26,6 +43,10 @@ pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
             }
         }
     }
+    anyhow::ensure!(
+        !asked.live || (asked.publish != Publish::Always && asked.mode != Mode::Private),
+        "--cache {text}: with via=virtiofs nothing is published, as all is shared at once; leave always and private out"
+    );
     anyhow::ensure!(!asked.names.is_empty(), "--cache '{text}': it names no cache; 'inarch cache tools' lists some");
     Ok(asked)
 }
@@ -41,7 +62,20 @@ mod tests {
         assert_eq!(names, [("maven", None), ("own", Some(PathBuf::from("/srv/x")))]);
         assert_eq!((asked.publish, asked.scope), (Publish::Never, Scope::User));
         assert_eq!(parse("npm,always,scope=team").unwrap().scope, Scope::Named("team".to_owned()));
-        for wrong in ["", "ro", "maven,,npm", "own=x", "x,scope=../y", "scope=user"] {
+        assert_eq!(parse("npm,locked").unwrap().mode, Mode::Locked);
+        assert_eq!(parse("npm,private").unwrap().mode, Mode::Private);
+        assert!(parse("npm,via=virtiofs,locked").unwrap().live && !parse("npm,via=ext4").unwrap().live);
+        for wrong in [
+            "",
+            "ro",
+            "locked",
+            "npm,via=9p",
+            "npm,via=virtiofs,private",
+            "maven,,npm",
+            "own=x",
+            "x,scope=../y",
+            "scope=user",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -28,6 +28,11 @@ pub struct UpperArguments {
 }
 
 impl UpperArguments {
+    /// Whether writes go elsewhere than to SRC.
+    pub fn is_given(&self) -> bool {
+        self.overlay.is_some() || self.ephemeral
+    }
+
     /// Where writes go; `None` if they change SRC.
     pub fn place(self) -> anyhow::Result<Option<UpperPlace>> {
         anyhow::ensure!(

@@ -9,6 +9,9 @@
 //! | `current` | a symbolic link to a generation; it is replaced by a rename |
 //! | `generations/N` | names and attributes of all files, and for each file its digest and where its bytes lie ([`generation`]); immutable |
 //! | `packs/N` | the bytes of the files that one publication added ([`pack`]); immutable, but bytes that no generation needs become holes |
+//! | `turn` | locked exclusively by the run that has a cache asked for as `locked` ([`turn`]) |
+//! | `live` | a directory that guests share live, with what is written there; it is in no generation |
+//! | `live.lock` | locked by each run that has `live`, so that nobody removes it |
 //! | `lock` | locked exclusively by whoever publishes or prunes; readers do not need it |
 //!
 //! A reader locks its generation's file (shared) and opens its packs. What is locked so is not removed ([`store`]).
@@ -17,12 +20,14 @@
 //! 2. [`place`] says where a cache is, from its name and its scope.
 //! 3. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
 
+mod branch;
 mod error;
 mod generation;
 mod pack;
 mod place;
 mod store;
 mod tool;
+mod turn;
 
 pub use error::CacheError;
 pub(crate) use generation::{Generation, has_bytes};
@@ -32,3 +37,4 @@ pub use place::{CachePlace, PROJECT_FILE, Scope};
 pub(crate) use store::{Cache, Next, Snapshot, all};
 pub(crate) use tool::Rules;
 pub use tool::{TOOLS, Tool, tool};
+pub(crate) use turn::Turn;

@@ -2,6 +2,7 @@
 
 mod change;
 mod prune;
+mod publish;
 mod verify;
 
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +23,7 @@ use crate::source::{Source, open, parse};
 pub use change::Published;
 pub(crate) use change::{Change, Newer};
 pub use prune::{Limits, Pruned, prune};
+pub use publish::publish_from;
 pub use verify::{Verified, verify};
 
 /// What is known of a cache.
@@ -113,6 +115,9 @@ fn disk_bytes(directory: &Path) -> u64 {
 pub fn remove(place: &CachePlace) -> Result<(), JobError> {
     let cache = Cache::existing(place)?;
     let _locked = cache.lock()?;
+    let Some(_closed) = cache.close_live()? else {
+        return Err(CacheError::Live { name: place.name.clone() }.into());
+    };
     Ok(place.remove().map_err(CacheError::from)?)
 }
 
@@ -151,9 +156,11 @@ pub fn warm(place: &CachePlace, source: &Source, selection: &Selection) -> Resul
 }
 
 /// Two trees of which nothing is known but their bytes.
-struct Unrelated<'a> {
-    old: (&'a Arc<Tree>, &'a dyn Content),
-    new: (&'a Arc<Tree>, &'a dyn Content),
+pub(crate) struct Unrelated<'a> {
+    /// The tree before, and its content.
+    pub old: (&'a Arc<Tree>, &'a dyn Content),
+    /// The tree now, and its content.
+    pub new: (&'a Arc<Tree>, &'a dyn Content),
 }
 
 impl Lineage for Unrelated<'_> {

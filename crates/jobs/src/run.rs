@@ -67,8 +67,8 @@ use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
-pub use request::{CatchSignalsOfRun, Publish, Root, RunCache, RunRequest, TreeMount, Way};
+pub use report::{CacheUse, DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
+pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
@@ -77,6 +77,12 @@ pub use vmm::Vmm;
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     let began = Instant::now();
+    let words: Vec<String> = request.command.iter().map(|word| shown(Path::new(word))).collect();
+    let words = words.join(" ");
+    let _turns = match cached::take_turns(&request.caches, &words, failure) {
+        Ok(turns) => turns,
+        Err(error) => return RunReport::of_failure(error),
+    };
     let opened = request.keep.as_ref().map(|keep| Kept::open(keep, failure.events())).transpose();
     let mut kept = match opened {
         Ok(kept) => kept,
@@ -115,7 +121,8 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         outcome => Ok(outcome),
     });
     let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
-    let mut report = RunReport { result, phases: Phases::default(), trees, notes, hints: Vec::new(), trace: None };
+    let (phases, caches) = (Phases::default(), Vec::new());
+    let mut report = RunReport { result, phases, trees, notes, hints: Vec::new(), caches, trace: None };
     report.hints = match (&report.result, report.status()) {
         (Err(JobError::Command { message, .. }), _) => hints::of_failure(request, Some(message)),
         (Ok(_), Some(1..)) => hints::of_failure(request, None),
@@ -132,10 +139,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
             Err(error) => report.result = Err(error.into()),
         }
     }
-    if !request.caches.is_empty() {
-        let words: Vec<String> = request.command.iter().map(|word| shown(Path::new(word))).collect();
-        cached::publish(&request.caches, &disks, &report, &words.join(" "), failure.events());
-    }
+    report.caches = cached::publish(&request.caches, &disks, &report, &words, failure);
     if let Some(Err(error)) = kept.map(|kept| kept.end(disks, status, failure.events()))
         && report.result.is_ok()
     {

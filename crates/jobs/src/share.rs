@@ -43,6 +43,8 @@ pub struct Share {
     ///
     /// Linux then asks for the attributes of each file again that was closed (`fuse_flush` of its fs/fuse/file.c).
     pub writeback: bool,
+    /// Take locks on the host's files, where other machines and the host's programs see them; else each machine keeps its own.
+    pub locks: bool,
     /// The owners that the guest sees, and the owners of what it creates on the host.
     pub owners: Owners,
 }
@@ -136,6 +138,7 @@ impl Share {
             refused: self.refused,
             submounts: self.submounts,
             writeback: self.writeback(),
+            locks: self.locks,
             ..HostOptions::default()
         }
     }
@@ -149,6 +152,8 @@ impl Share {
             cache_symlinks: true,
             posix_acl: self.acl,
             kill_privileges: true,
+            locks: self.locks,
+            flush: self.locks,
             ..ConnectionOptions::default()
         }
     }

@@ -2,6 +2,7 @@
 
 use virtio_queue::DescriptorChain;
 
+use crate::kept::Kept;
 use crate::memory::GuestMemory;
 use crate::vring::Stop;
 
@@ -48,4 +49,30 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// Executes the request in `chain`, whose buffers are in `memory`; returns the number of bytes written to the
     /// chain's buffers. Called when [`VirtioDevice::is_ready`], from several threads at once, one for each queue.
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
+
+    /// As [`VirtioDevice::handle`], or keeps the request, where that is allowed: then [`VirtioDevice::answer_kept`] is called, in the same thread, until there
+    /// is an answer.
+    ///
+    /// # Errors
+    /// The request is kept.
+    fn handle_or_keep<'a>(
+        &self,
+        queue: u16,
+        chain: DescriptorChain<&'a GuestMemory>,
+        memory: &'a GuestMemory,
+        _may_keep: bool,
+    ) -> Result<u32, Kept> {
+        Ok(self.handle(queue, chain, memory))
+    }
+
+    /// Answers a request that was kept, and returns the number of bytes written; `None` if it still has to wait. If the queue `ends`, the answer is that it
+    /// waited in vain.
+    fn answer_kept(&self, _queue: u16, _kept: &mut Kept, _memory: &GuestMemory, _ends: bool) -> Option<u32> {
+        Some(0)
+    }
+
+    /// A counter that changes when a kept request may have an answer.
+    fn changes(&self) -> u64 {
+        0
+    }
 }

@@ -18,6 +18,7 @@ use vm_memory::{Bytes, GuestAddress, GuestAddressSpace};
 
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
+use crate::kept::KeptRequests;
 use crate::memory::{GuestMemory, SharedMemory};
 
 /// Asks a queue's thread to end, even while it sleeps or waits for the device.
@@ -154,6 +155,7 @@ impl Vring {
         epoll::add(&epoll, &stop.wakeup, EventData::new_u64(1), EventFlags::IN)?;
         let mut runner = Runner {
             index: self.index,
+            kept: KeptRequests::new(queue.size()),
             queue,
             epoll,
             call: Arc::clone(&self.call),
@@ -161,7 +163,7 @@ impl Vring {
             context: context.clone(),
         };
         let thread = thread::Builder::new().name(format!("vring-{}", self.index)).spawn(move || {
-            if let Err(error) = runner.run() {
+            if let Err(error) = runner.run().and_then(|()| runner.end()) {
                 let event = Event::QueueStopped { queue: runner.index, reason: error.to_string() };
                 (runner.context.events)(event);
             }
@@ -198,6 +200,7 @@ impl Vring {
 /// The state of a running ring's thread.
 struct Runner<D> {
     index: u16,
+    kept: KeptRequests,
     queue: Queue,
     epoll: OwnedFd,
     call: Call,
@@ -215,7 +218,12 @@ impl<D: VirtioDevice> Runner<D> {
                 continue;
             }
             ready.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None) {
+            let patience = self.kept.patience().map(|patience| rustix::event::Timespec {
+                // At most a few milliseconds.
+                tv_sec: 0,
+                tv_nsec: patience.subsec_nanos().into(),
+            });
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -227,11 +235,25 @@ impl<D: VirtioDevice> Runner<D> {
     fn serve(&mut self) -> Result<Served, VringError> {
         let memory = self.context.memory.memory();
         let call = &self.call;
-        process_available(self.index, &mut self.queue, &memory, &*self.context.device, &self.stop, || {
-            if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-                notify(call.as_fd());
-            }
-        })
+        let Runner { index, kept, queue, .. } = self;
+        process_keeping((*index, kept), queue, &memory, &*self.context.device, &self.stop, || interrupt(call))
+    }
+
+    /// Answers what was kept: a queue that starts again begins with nothing.
+    fn end(&mut self) -> Result<(), VringError> {
+        let memory = self.context.memory.memory();
+        let Runner { index, kept, queue, .. } = self;
+        if kept.attend(*index, queue, &memory, &*self.context.device, true)? && wants_interrupt(queue, &memory)? {
+            interrupt(&self.call);
+        }
+        Ok(())
+    }
+}
+
+/// Interrupts the guest, if it can be.
+fn interrupt(call: &Call) {
+    if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        notify(call.as_fd());
     }
 }
 
@@ -262,10 +284,30 @@ pub fn process_available<D: VirtioDevice>(
     stop: &Stop,
     interrupt: impl Fn(),
 ) -> Result<Served, VringError> {
+    let mut kept = KeptRequests::new(queue.size());
+    let served = process_keeping((index, &mut kept), queue, memory, device, stop, &interrupt)?;
+    if kept.attend(index, queue, memory, device, true)? && wants_interrupt(queue, memory)? {
+        interrupt();
+    }
+    Ok(served)
+}
+
+/// As [`process_available`], with the requests of the queue that are answered later.
+///
+/// # Errors
+/// As there.
+pub fn process_keeping<D: VirtioDevice>(
+    (index, kept): (u16, &mut KeptRequests),
+    queue: &mut Queue,
+    memory: &GuestMemory,
+    device: &D,
+    stop: &Stop,
+    interrupt: impl Fn(),
+) -> Result<Served, VringError> {
     loop {
         queue.disable_notification(memory)?;
         let mut told = Instant::now();
-        let mut untold = false;
+        let mut untold = kept.attend(index, queue, memory, device, false)?;
         // A batch is what is available now; the driver learns of its end before more is taken.
         let batch = queue.avail_idx(memory, Ordering::Acquire)?;
         let mut is_ready = true;
@@ -276,8 +318,13 @@ pub fn process_available<D: VirtioDevice>(
             }
             let chain = queue.iter(memory)?.next().ok_or(VringError::Unreadable)?;
             let head = chain.head_index();
-            let written = device.handle(index, chain, memory);
-            queue.add_used(memory, head, written)?;
+            match device.handle_or_keep(index, chain, memory, kept.have_room()) {
+                Err(request) => {
+                    kept.add(head, request);
+                    continue;
+                }
+                Ok(written) => queue.add_used(memory, head, written)?,
+            }
             untold = true;
             if told.elapsed() >= LONGEST_DELAY {
                 if wants_interrupt(queue, memory)? {

@@ -1,6 +1,7 @@
 //! The options of `inarch cache`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -22,8 +23,9 @@ pub struct Chosen {
     /// The cache's name, or a tool's
     pub name: String,
 
-    /// Whose it is: the current directory's project, all of this user's, or another name
-    #[arg(long, value_name = "project|user|NAME", default_value = "project")]
+    /// Whose it is: the current directory's project, the branch that is checked out there (or branch:NAME), all of this
+    /// user's, or another name
+    #[arg(long, value_name = "project|branch|user|NAME", default_value = "project")]
     pub scope: String,
 }
 
@@ -82,6 +84,21 @@ Files that the cache has under the same name stay, unless a newer one is to win 
         /// From where.
         #[command(flatten)]
         src: From,
+    },
+    /// Publish what a guest of another program's machine wrote to the disk of a cache
+    #[command(after_help = "\
+Examples:
+  inarch serve blk cache:maven --overlay o --socket s   and a machine with it
+  inarch cache publish maven --from o                   when both have ended
+
+The overlay is of the generation that the server had. If the cache has another one by then, it is refused.")]
+    Publish {
+        /// Which.
+        #[command(flatten)]
+        cache: Chosen,
+        /// The overlay of 'inarch serve blk cache:NAME --overlay FILE', which has ended
+        #[arg(long, value_name = "FILE")]
+        from: PathBuf,
     },
     /// Read every file of a cache, and compare it with its digest
     #[command(

@@ -70,7 +70,7 @@ pub struct RunArguments {
 
     /// Give the guest the cache of a tool, and keep what a successful command adds to it; 'inarch cache tools' lists the
     /// tools. Any other NAME needs a PATH in the guest. OPT is ro (add nothing), always (keep what a failed command adds,
-    /// too) or scope=project|user|NAME, whose cache it is (repeatable)
+    /// too), shared, private or locked (one run at a time), or scope=project|branch|user|NAME, whose cache it is (repeatable)
     #[arg(long, value_name = "NAME[=PATH][,NAME[=PATH]]...[,OPT]...")]
     pub cache: Vec<String>,
 

@@ -51,7 +51,7 @@ pub fn apply(arguments: &mut RunArguments, is_given: IsGiven<'_>) -> anyhow::Res
     for setting in &file.settings {
         let place = || format!("{}:{}: {}", shown(&file.path), setting.line, setting.key);
         let words = Applied { directory: file.directory(), arguments, is_given, gives: &mut taken.gives };
-        words.setting(setting).with_context(place)?;
+        words.setting(setting).map_err(|error| anyhow::anyhow!("{}: {error:#}", place()))?;
     }
     Ok(Some(taken))
 }
@@ -91,8 +91,8 @@ impl Applied<'_> {
                 self.arguments.root = if is_word { root.into() } else { self.placed(root.as_ref(), false)? };
             }
             "read-only" if is_free("ro") && !self.arguments.rw => self.arguments.ro = is_on,
-            "trees" => self.arguments.tree = self.trees(values, tree_option::parse)?,
-            "volumes" => self.arguments.volume = self.trees(values, tree_option::volume)?,
+            "trees" => self.arguments.tree = self.trees(values, false)?,
+            "volumes" => self.arguments.volume = self.trees(values, true)?,
             "disks" => {
                 let disks = values.iter().map(|text| self.disk(text)).collect::<anyhow::Result<Vec<_>>>()?;
                 self.arguments.disk.splice(..0, disks);
@@ -139,11 +139,8 @@ impl Applied<'_> {
     }
 
     /// The trees of the file, but those where the command line has one of its own, and then those of the command line.
-    fn trees(
-        &mut self,
-        values: &[String],
-        parse: fn(&OsStr) -> Result<tree_option::TreeOption, String>,
-    ) -> anyhow::Result<Vec<OsString>> {
+    fn trees(&mut self, values: &[String], are_volumes: bool) -> anyhow::Result<Vec<OsString>> {
+        let parse = if are_volumes { tree_option::volume } else { tree_option::parse };
         let mut trees = Vec::new();
         let place = |option: tree_option::TreeOption| option.destination.unwrap_or(option.source.into());
         let own = |parse: fn(&OsStr) -> Result<tree_option::TreeOption, String>, all: &[OsString]| {
@@ -168,8 +165,7 @@ impl Applied<'_> {
             trees.push(text);
         }
         // What the command line has stays the last.
-        let which =
-            if parse as usize == tree_option::volume as usize { &self.arguments.volume } else { &self.arguments.tree };
+        let which = if are_volumes { &self.arguments.volume } else { &self.arguments.tree };
         trees.extend(which.iter().cloned());
         Ok(trees)
     }
@@ -203,7 +199,7 @@ impl Applied<'_> {
         for text in values {
             let asked = cache_option::parse(text)?;
             anyhow::ensure!(
-                matches!(asked.scope, Scope::Project(_)) || asked.publish == Publish::Never,
+                matches!(asked.scope, Scope::Project(_) | Scope::Branch { .. }) || asked.publish == Publish::Never,
                 "'{text}': a project's file publishes to its own caches only, as others would execute what it publishes; add ro, or give \
                  --cache on the command line"
             );

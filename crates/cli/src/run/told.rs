@@ -48,7 +48,7 @@ impl Telling {
             _ if self.quiet => false,
             RunEvent::Way { is_usual, .. } => self.is_watched || !is_usual,
             RunEvent::Image(_) => self.verbose,
-            RunEvent::Cache { .. } => self.is_watched,
+            RunEvent::Cache(usage) => self.is_watched || (usage.lost > 0 && usage.generation.is_none()),
             RunEvent::Disk { .. } => self.is_watched,
             RunEvent::Uml => self.verbose,
             RunEvent::Acceleration { fall_back, .. } => {
@@ -59,6 +59,7 @@ impl Telling {
                 }
                 self.verbose
             }
+            RunEvent::Waits { .. } => true,
             RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::StartedAgain(_) | RunEvent::Guest(_) => true,
         };
         match event {
@@ -123,6 +124,7 @@ fn as_json(report: &RunReport) -> serde_json::Value {
         "error": error,
         "seconds": report.phases,
         "trees": report.trees,
+        "caches": report.caches,
         "notes": report.notes,
     })
 }

@@ -103,6 +103,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         over: arguments.upper.place()?,
         submounts: arguments.cross.into(),
         acl: false,
+        locks: false,
         writeback: false,
         owners: arguments.owners.owners(),
     };

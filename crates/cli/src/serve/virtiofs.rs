@@ -11,6 +11,7 @@ use inarch_jobs::source::Source;
 
 use super::{QemuMemory, until_stopped};
 use crate::access::{AccessArguments, RefusedArguments};
+use crate::mount::LocksBy;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
@@ -66,6 +67,11 @@ pub struct VirtiofsArguments {
     #[arg(long, conflicts_with_all = ["ro", "overlay", "ephemeral"])]
     pub writeback: bool,
 
+    /// Whose locks count: guest (each guest sees its own), host (every guest and the host's programs see all; costs a request
+    /// for each lock and each close). A process that waits for a lock cannot be interrupted there
+    #[arg(long, value_name = "guest|host", value_enum, default_value = "guest", hide_possible_values = true)]
+    pub locks: LocksBy,
+
     #[command(flatten)]
     pub qemu: QemuMemory,
 
@@ -116,6 +122,10 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         !arguments.writeback || matches!(arguments.changes, ChangesBy::Guest),
         "--writeback: others would not see what a guest has written; say --changes guest if nobody else changes SRC"
     );
+    anyhow::ensure!(
+        arguments.locks == LocksBy::Guest || !(arguments.upper.is_given()),
+        "--locks host: writes go to an overlay, whose files the host's programs do not have; leave one of them out"
+    );
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
@@ -125,6 +135,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         submounts: arguments.cross.into(),
         acl: arguments.acl,
         writeback: arguments.writeback,
+        locks: arguments.locks == LocksBy::Host,
         owners: arguments.owners.owners(),
     };
     let request = VirtiofsRequest {

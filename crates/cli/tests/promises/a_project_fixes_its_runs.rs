@@ -126,9 +126,15 @@ fn the_machine_is_as_the_file_and_the_line_say() {
         (stdout(&output), stderr(&output))
     };
     let (machine, told) = line(&[]);
-    assert!(machine.contains("300") && machine.contains("-smp 3") && machine.contains("-netdev"), "{machine}");
+    assert!(
+        machine.contains("-m 314572800B") && machine.contains("-smp 3") && machine.contains("-netdev"),
+        "{machine}"
+    );
     assert!(told.contains("inarch.toml: gives the guest a network"), "{told}");
     let (machine, told) = line(&["--memory", "500M", "--net=none", "-q"]);
-    assert!(machine.contains("500") && machine.contains("-smp 3") && !machine.contains("-netdev"), "{machine}");
+    assert!(
+        machine.contains("-m 524288000B") && machine.contains("-smp 3") && !machine.contains("-netdev"),
+        "{machine}"
+    );
     assert_eq!(told, "");
 }

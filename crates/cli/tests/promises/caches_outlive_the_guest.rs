@@ -12,12 +12,13 @@ use serde_json::Value;
 use crate::support::{INARCH, assert_one_line, assert_status, host, programs, scratch, stderr, stdout};
 
 /// Two projects, and a directory of state of their own.
-struct Scene {
-    place: tempfile::TempDir,
+pub struct Scene {
+    /// The directory of all.
+    pub place: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub fn new() -> Scene {
         let place = scratch();
         for project in ["one/.git", "one/below", "two/.git"] {
             fs::create_dir_all(place.path().join(project)).unwrap();
@@ -25,11 +26,11 @@ impl Scene {
         Scene { place }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub fn at(&self, path: &str) -> PathBuf {
         self.place.path().join(path)
     }
 
-    fn command(&self, project: &str, words: &[&str]) -> Command {
+    pub fn command(&self, project: &str, words: &[&str]) -> Command {
         let mut command = Command::new(INARCH);
         command
             .args(words)
@@ -40,12 +41,12 @@ impl Scene {
         command
     }
 
-    fn inarch(&self, project: &str, words: &[&str]) -> Output {
+    pub fn inarch(&self, project: &str, words: &[&str]) -> Output {
         self.command(project, words).output().unwrap()
     }
 
     /// Runs a script in a guest that has these caches.
-    fn run(&self, project: &str, caches: &str, script: &str) -> Output {
+    pub fn run(&self, project: &str, caches: &str, script: &str) -> Output {
         self.inarch(project, &["run", "-q", "--accel", "tcg", "--cache", caches, "sh", "-c", script])
     }
 
@@ -56,19 +57,19 @@ impl Scene {
     }
 
     /// The number of a cache's files, and of its generation; `None` where there is no such cache.
-    fn state(&self, name: &str) -> Option<(u64, u64)> {
+    pub fn state(&self, name: &str) -> Option<(u64, u64)> {
         let all = self.reports();
         let report = all.iter().find(|report| report["name"] == name)?;
         Some((report["files"].as_u64()?, report["generation"].as_u64()?))
     }
 
     /// Asserts that every file of a cache is what was published.
-    fn assert_sound(&self, name: &str) {
+    pub fn assert_sound(&self, name: &str) {
         assert_status(&self.inarch("one", &["cache", "verify", name]), 0);
     }
 
     /// Makes a directory with files of these numbers.
-    fn files(&self, name: &str, numbers: std::ops::Range<u32>) {
+    pub fn files(&self, name: &str, numbers: std::ops::Range<u32>) {
         let directory = self.at(name);
         fs::create_dir_all(&directory).unwrap();
         for number in numbers {

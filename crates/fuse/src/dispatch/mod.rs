@@ -180,13 +180,13 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         self.parked.change();
     }
 
-    /// Answers `ENOLCK` to a request that would have to be parked but cannot. Returns the answer's size.
-    pub(crate) fn refuse_parked(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>]) -> usize {
+    /// Answers `errno` to a request that would have to be parked but cannot, or no longer. Returns the answer's size.
+    pub fn refuse_parked(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>], errno: Errno) -> usize {
         let mut head = Vec::new();
         if let Some((header, _)) = take_head(message, &mut head) {
             self.parked.end(header.unique);
         }
-        self.refuse(message, out, Errno::NOLCK)
+        self.refuse(message, out, errno)
     }
 
     fn execute_with(

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use inarch_vfs::FileSystem;
+use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use channel::Channel;
@@ -240,7 +241,7 @@ impl<'s, F: FileSystem + ?Sized> Worker<'s, F> {
                             self.dispatcher.locks_changed();
                             0
                         }
-                        Err(_) => self.dispatcher.refuse_parked(&message, &out),
+                        Err(_) => self.dispatcher.refuse_parked(&message, &out, Errno::NOLCK),
                     },
                 }
             }

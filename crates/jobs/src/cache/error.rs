@@ -21,6 +21,20 @@ pub enum CacheError {
         "'{0}' cannot be the name of a cache: it has 1 to 60 letters, digits, '-', '_' and '.', and does not begin with '.' or '-'"
     )]
     Name(String),
+    /// It is not known which branch's it is.
+    #[error("scope=branch: {}: {reason}", shown(project))]
+    Branch {
+        /// The project.
+        project: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Guests share it live.
+    #[error("cache {name}: a guest has it live (via=virtiofs); it can be removed when that has ended")]
+    Live {
+        /// Its name.
+        name: String,
+    },
     /// There is no such cache.
     #[error("no cache '{name}' in scope '{scope}'; inarch cache list names those that are there")]
     Missing {

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::CacheError;
+use super::branch::{self, Branches};
 use crate::lifecycle::new_file::NewFile;
 use crate::lifecycle::state;
 use crate::lifecycle::trust;
@@ -22,12 +23,23 @@ pub const PROJECT_FILE: &str = "inarch.toml";
 /// The file with a scope's text, in its directory.
 const NOTE: &str = ".scope";
 const LONGEST: usize = 60;
+/// The directory that guests share live.
+pub(super) const LIVE: &str = "live";
 
 /// Whose a cache is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// A project's: that of the directory.
     Project(PathBuf),
+    /// A branch's of a project that git manages.
+    Branch {
+        /// The project.
+        project: PathBuf,
+        /// The branch.
+        branch: String,
+        /// The branch whose cache one without its own begins with; not known of a stored one.
+        default: Option<String>,
+    },
     /// Everything that this user runs.
     User,
     /// What this user calls so.
@@ -42,27 +54,41 @@ impl Scope {
         Scope::Project(project(&directory).to_owned())
     }
 
-    /// What `scope=` of a command line means: `project`, `user` or a name.
+    /// What `scope=` of a command line means: `project`, `branch`, `branch:NAME`, `user` or a name.
     ///
     /// # Errors
-    /// It cannot be a name.
+    /// It cannot be a name, or there is no branch.
     pub fn parse(text: &str, directory: &Path) -> Result<Scope, CacheError> {
         match text {
             "project" => Ok(Scope::of_project(directory)),
             "user" => Ok(Scope::User),
-            name => check(name).map(|()| Scope::Named(name.to_owned())),
+            "branch" => Scope::of_branch(directory, None),
+            name => match name.strip_prefix("branch:") {
+                Some(branch) => Scope::of_branch(directory, Some(branch)),
+                None => check(name).map(|()| Scope::Named(name.to_owned())),
+            },
         }
+    }
+
+    /// The scope of a branch of the project that contains `directory`; of the one that is checked out, if none is named.
+    fn of_branch(directory: &Path, named: Option<&str>) -> Result<Scope, CacheError> {
+        let Scope::Project(project) = Scope::of_project(directory) else { return Ok(Scope::User) };
+        let branches = Branches::of(&project)?;
+        let branch = match named {
+            Some(name) if branch::is_name(name) => name.to_owned(),
+            Some(_) => return Err(CacheError::Branch { project, reason: "that cannot be the name of a branch" }),
+            None => branches.current(&project)?,
+        };
+        Ok(Scope::Branch { project, branch, default: branches.default })
     }
 
     /// The name of its directory.
     pub(super) fn directory(&self) -> String {
         match self {
-            Scope::Project(path) => {
-                let digest = blake3::hash(path.as_os_str().as_bytes()).to_hex();
-                let name: String = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-                let name: String = name.chars().take(40).map(plain).collect();
-                format!("project-{name}-{}", digest.get(..16).unwrap_or_default())
+            Scope::Project(path) => format!("project-{}", with_digest(&name_of(path), path.as_os_str().as_bytes())),
+            Scope::Branch { project, branch, .. } => {
+                let name = format!("{}-{}", plain(&name_of(project)), branch);
+                format!("branch-{}", with_digest(&name, &noted(project, branch)))
             }
             Scope::User => "user".to_owned(),
             Scope::Named(name) => format!("named-{name}"),
@@ -75,7 +101,18 @@ impl Scope {
         let scope = match name.split_once('-') {
             None => Scope::User,
             Some(("named", name)) => Scope::Named(name.to_owned()),
-            Some(_) => Scope::Project(PathBuf::from(std::ffi::OsStr::from_bytes(&trust::read(&path.join(NOTE)).ok()?))),
+            Some((kind, _)) => {
+                let note = trust::read(&path.join(NOTE)).ok()?;
+                let mut parts = note.splitn(2, |byte| *byte == 0);
+                let project = PathBuf::from(std::ffi::OsStr::from_bytes(parts.next()?));
+                match (kind, parts.next()) {
+                    ("branch", Some(branch)) => {
+                        let branch = String::from_utf8(branch.to_vec()).ok()?;
+                        Scope::Branch { project, branch, default: None }
+                    }
+                    _ => Scope::Project(project),
+                }
+            }
         };
         (scope.directory() == name).then_some(scope)
     }
@@ -85,10 +122,32 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scope::Project(path) => f.write_str(&shown(path)),
+            Scope::Branch { project, branch, .. } => write!(f, "{} branch {}", shown(project), shown(branch.as_ref())),
             Scope::User => f.write_str("user"),
             Scope::Named(name) => f.write_str(name),
         }
     }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// At most 40 characters of a name that are plain in a file's name.
+fn plain(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    name.chars().take(40).map(plain).collect()
+}
+
+/// A name for people, with a digest of what it stands for.
+fn with_digest(name: &str, of: &[u8]) -> String {
+    let digest = blake3::hash(of).to_hex();
+    format!("{}-{}", plain(name), digest.get(..16).unwrap_or_default())
+}
+
+/// What is written down of a branch's scope.
+fn noted(project: &Path, branch: &str) -> Vec<u8> {
+    [project.as_os_str().as_bytes(), b"\0", branch.as_bytes()].concat()
 }
 
 /// The project's directory; `directory` must be canonical.
@@ -134,16 +193,32 @@ impl CachePlace {
         self.home.join(&self.scope_directory).join(&self.name)
     }
 
+    /// The cache that one without generations begins with: of the default branch, if this is another branch's.
+    pub(crate) fn parent(&self) -> Option<CachePlace> {
+        let Scope::Branch { project, branch, default: Some(default) } = &self.scope else { return None };
+        let scope = Scope::Branch { project: project.clone(), branch: default.clone(), default: Some(default.clone()) };
+        (branch != default).then(|| CachePlace::new(&self.home, scope, &self.name).ok()).flatten()
+    }
+
+    /// The directory that guests share live, beside the generations.
+    pub fn live_directory(&self) -> PathBuf {
+        self.directory().join(LIVE)
+    }
+
     /// Writes down which project a scope's directory belongs to.
     pub(super) fn note_scope(&self) -> Result<(), PathError> {
-        let Scope::Project(project) = &self.scope else { return Ok(()) };
+        let note = match &self.scope {
+            Scope::Project(project) => project.as_os_str().as_bytes().to_owned(),
+            Scope::Branch { project, branch, .. } => noted(project, branch),
+            Scope::User | Scope::Named(_) => return Ok(()),
+        };
         let path = self.home.join(&self.scope_directory).join(NOTE);
         if path.exists() {
             return Ok(());
         }
         let fail = |error: io::Error| PathError::new(&path, "cannot write it", error);
         let mut new = NewFile::create(&path, || {})?;
-        io::Write::write_all(&mut new.file, project.as_os_str().as_bytes()).map_err(fail)?;
+        io::Write::write_all(&mut new.file, &note).map_err(fail)?;
         new.commit()
     }
 

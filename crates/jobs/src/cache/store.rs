@@ -50,6 +50,8 @@ pub(crate) struct Snapshot {
     pub generation: Generation,
     /// In the order of [`Body::packs`].
     packs: Vec<Arc<dyn Backing>>,
+    /// Whether it is another cache's, with which this one begins.
+    pub is_parent_s: bool,
     /// Of its file, shared; `None` for a cache that has no generation yet, and when nobody reads the snapshot any more.
     lock: Mutex<Option<File>>,
 }
@@ -61,6 +63,11 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
+    /// That of a cache without generations.
+    fn empty() -> Result<Snapshot, CacheError> {
+        Ok(Snapshot { generation: empty()?, packs: Vec::new(), is_parent_s: false, lock: Mutex::default() })
+    }
+
     /// Lets it be removed: nothing of it is read any more.
     pub fn release(&self) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -142,7 +149,7 @@ impl Cache {
     pub fn snapshot(&self) -> Result<Snapshot, CacheError> {
         loop {
             let Some(path) = self.current()? else {
-                return Ok(Snapshot { generation: empty()?, packs: Vec::new(), lock: Mutex::default() });
+                return Ok(Snapshot::empty()?);
             };
             let fail = |error| PathError::new(&path, "cannot read the generation", error);
             let file = match trust::open(&path, OpenOptions::new().read(true)) {
@@ -167,7 +174,7 @@ impl Cache {
         file.read_to_end(&mut bytes).map_err(|error| PathError::new(path, "cannot read the generation", error))?;
         let generation = Generation::decode(&bytes).map_err(|damage| self.damaged(path, &damage))?;
         let packs = generation.body.packs.iter().map(|name| self.pack(name)).collect::<Result<_, _>>()?;
-        Ok(Snapshot { generation, packs, lock: Mutex::new(Some(file)) })
+        Ok(Snapshot { generation, packs, is_parent_s: false, lock: Mutex::new(Some(file)) })
     }
 
     fn pack(&self, name: &str) -> Result<Arc<dyn Backing>, CacheError> {
@@ -209,6 +216,40 @@ impl Cache {
     /// A pack for what is to be published.
     pub fn new_pack(&self) -> Result<NewPack, CacheError> {
         Ok(NewPack::create(&self.dir.join(PACKS))?)
+    }
+
+    /// Whether nothing was published yet.
+    pub fn is_new(&self) -> Result<bool, CacheError> {
+        Ok(self.current()?.is_none())
+    }
+
+    /// Makes a copy of another cache's generation the first one of this cache. Returns false if there is one already.
+    pub fn begin_with(&self, other: &Snapshot, (made_by, time): (&str, u64)) -> Result<bool, CacheError> {
+        if !self.is_new()? {
+            return Ok(false);
+        }
+        let Generation { tree, files: stored, .. } = &other.generation;
+        let (content, mut pack) = (other.content(), self.new_pack()?);
+        let mut files = Vec::with_capacity(stored.len());
+        for (id, inode) in tree.inodes() {
+            let Some(stored) = stored.get(id.index()).copied().flatten() else {
+                files.push(None);
+                continue;
+            };
+            let (copied, _) = pack.add((&*content, id, inode.size()), |_| None)?;
+            if copied.digest != stored.digest {
+                let path = String::from_utf8_lossy(&tree.path(id)).into_owned();
+                return Err(CacheError::Disk(format!("{path} of the default branch's cache is damaged")));
+            }
+            files.push(Some((copied.at, copied.digest)));
+        }
+        pack.sync()?;
+        let published = self.lock()?.publish(pack, (made_by, time), &Snapshot::empty()?, |current, name| {
+            let place = |file: Option<(u64, Digest)>| file.map(|(at, digest)| (name.to_owned(), at, digest));
+            let next = || Next { tree: Arc::clone(tree), files: files.into_iter().map(place).collect(), drops: false };
+            Ok((current.body.number == 0).then(next))
+        })?;
+        Ok(published.is_some())
     }
 
     /// Locks the cache against others that change it.

@@ -198,6 +198,7 @@ pub(crate) struct Rules {
     never: GlobSet,
     last_wins: GlobSet,
     deletes: bool,
+    mixes: bool,
 }
 
 impl Rules {
@@ -206,7 +207,17 @@ impl Rules {
         let known = TOOLS.iter().find(|tool| tool.name == name);
         let (never, last_wins, deletes) =
             known.map_or((&[][..], &["**"][..], true), |tool| (tool.never, tool.last_wins, tool.deletes));
-        Rules { never: globs(never), last_wins: globs(last_wins), deletes }
+        Rules { never: globs(never), last_wins: globs(last_wins), deletes, mixes: true }
+    }
+
+    /// The same, but nothing is published over another generation than the one that was read.
+    pub fn unmixed(self) -> Rules {
+        Rules { mixes: false, ..self }
+    }
+
+    /// Whether changes are merged with what others have published meanwhile.
+    pub fn mixes(&self) -> bool {
+        self.mixes
     }
 
     /// Whether a path is never taken.

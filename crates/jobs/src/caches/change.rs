@@ -134,6 +134,10 @@ impl<'a> Change<'a> {
         published: &mut Published,
     ) -> Result<Option<Next>, CacheError> {
         let base = &self.base.generation;
+        if current.body.number != base.body.number && !rules.mixes() {
+            published.lost = self.found.len() as u64;
+            return Ok(None);
+        }
         if current.body.number != base.body.number {
             let before = self.found.len();
             self.found.retain(|difference| {

@@ -55,7 +55,8 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
             continue;
         }
         let _locked = cache.lock()?;
-        if !cache.is_read()? {
+        let closed = cache.close_live()?;
+        if closed.is_some() && !cache.is_read()? {
             let place = cache.place();
             place.remove().map_err(CacheError::from)?;
             pruned.removed.push((place.scope.to_string(), place.name.clone()));

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::RunError;
-use super::request::{Publish, Root, RunCache, RunRequest};
+use super::request::{Mode, Publish, Root, RunCache, RunRequest};
 use crate::JobError;
 use crate::cache::{CachePlace, Scope, Tool, tool};
 
@@ -18,6 +18,10 @@ pub struct AskedCaches {
     pub scope: Scope,
     /// When they are published.
     pub publish: Publish,
+    /// How runs share them.
+    pub mode: Mode,
+    /// Whether they are directories that are shared live.
+    pub live: bool,
 }
 
 /// The user of a guest's command.
@@ -70,7 +74,14 @@ impl AskedCaches {
         if request.caches.iter().any(|other| other.place == place) {
             return Err(RunError::CacheTwice { name: name.to_owned() }.into());
         }
-        request.caches.push(RunCache { place, destination, owner: account.owner, publish: self.publish });
+        request.caches.push(RunCache {
+            place,
+            destination,
+            owner: account.owner,
+            publish: self.publish,
+            mode: self.mode,
+            live: self.live,
+        });
         Ok(())
     }
 }
@@ -168,7 +179,13 @@ mod tests {
 
     fn asked(names: &[(&str, Option<&str>)]) -> AskedCaches {
         let names = names.iter().map(|(name, place)| ((*name).to_owned(), place.map(PathBuf::from))).collect();
-        AskedCaches { names, scope: Scope::Named("test".to_owned()), publish: Publish::OnSuccess }
+        AskedCaches {
+            names,
+            scope: Scope::Named("test".to_owned()),
+            publish: Publish::OnSuccess,
+            mode: Mode::Shared,
+            live: false,
+        }
     }
 
     fn request(user: Option<&str>) -> RunRequest {

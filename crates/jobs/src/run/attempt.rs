@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inarch_block::Device;
+use inarch_block::{Device, ReadFiles};
 use inarch_format::ext4::Numbering;
 use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
@@ -39,7 +39,7 @@ use super::vmm::Program;
 use crate::JobError;
 use crate::cache::Snapshot;
 use crate::device::confinement::disk_among_others;
-use crate::device::{Prepared, disk_options};
+use crate::device::{Prepared, Watcher, disk_options};
 use crate::events::Events;
 use crate::kept::{Layered, WrittenDisk};
 use crate::lifecycle::LifecycleError;
@@ -70,6 +70,8 @@ pub(super) struct LiveDisk {
     writable: Arc<OnceLock<u64>>,
     /// Of the disk of a cache: the inode numbers that its tree has there.
     numbering: Arc<OnceLock<Numbering>>,
+    /// Of the disk of a cache: which of its files are read.
+    reads: Arc<OnceLock<Arc<ReadFiles>>>,
 }
 
 /// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
@@ -111,10 +113,27 @@ impl DiskFailure {
         state.1 = Some(Arc::clone(process));
     }
 
+    /// Whether there was a failure, or the run was stopped.
+    pub fn is_set(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
+    }
+
     /// The failure, if there was one.
     pub fn take(&self) -> Option<JobError> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
+}
+
+/// Records into `reads` which files are read, beside what `other` records.
+fn counting(other: Option<Watcher>, reads: Arc<OnceLock<Arc<ReadFiles>>>) -> Watcher {
+    Watcher(Arc::new(move |content, tree| {
+        let content =
+            other.as_ref().map_or_else(|| Arc::clone(&content), |Watcher(watch)| watch(Arc::clone(&content), tree));
+        let files = Arc::new(ReadFiles::new(content, tree.inode_count()));
+        // The disk is made once.
+        let _ = reads.set(Arc::clone(&files));
+        files
+    }))
 }
 
 impl LiveDisk {
@@ -125,6 +144,9 @@ impl LiveDisk {
         let numbering = matches!(disk.recipe.source, Source::Cache(_)).then(|| Arc::clone(&live.numbering));
         let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         recipe.patience = SCAN_PATIENCE;
+        if numbering.is_some() {
+            recipe.trace = Some(counting(recipe.trace.take(), Arc::clone(&live.reads)));
+        }
         thread::spawn(move || {
             match recipe.prepare() {
                 Ok(mut prepared) => {
@@ -153,6 +175,7 @@ impl LiveDisk {
             pending: Arc::new(Pending::new()),
             writable: Arc::default(),
             numbering: Arc::default(),
+            reads: Arc::default(),
         }
     }
 
@@ -187,6 +210,13 @@ impl LiveDisk {
         let numbering = self.numbering.get()?.clone();
         let layered = Arc::new(Layered::plain(&snapshot.generation.tree));
         Some(WrittenDisk { layered, host: snapshot.content(), device, numbering })
+    }
+
+    /// How many files of a cache the guest has read, and how many of their bytes.
+    pub fn cache_reads(&self) -> (u64, u64) {
+        let device = self.pending.get().and_then(Result::ok);
+        let files = self.reads.get().map_or(0, |reads| reads.count());
+        (files, device.map_or(0, |device| device.events().file_bytes_read))
     }
 
     /// Counters of the guest's requests.

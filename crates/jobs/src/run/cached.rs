@@ -1,20 +1,24 @@
 //! The caches of a run: gives the guest a disk of each, and publishes what the guest added when its command has ended well.
 //!
-//! 1. [`RunCache::source`] is the source of the cache's disk: its current generation, all of it the command's user's.
-//! 2. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
+//! 1. [`take_turns`] waits for those that one run at a time has.
+//! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, all of it the command's user's.
+//! 3. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
 //!    that is confined to parsing does this. New bytes go into a new pack.
-//! 3. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
+//! 4. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
+//!    A branch without a cache of its own gets a copy of what it began with first.
+
+use std::time::Instant;
 
 use inarch_confine::Parse;
 
-use super::attempt::LiveDisk;
-use super::request::{Publish, RunCache};
-use super::{RunEvent, RunReport};
-use crate::cache::{Cache, CacheError, Rules};
-use crate::caches::{Change, Newer, Published};
-use crate::events::Events;
-use crate::kept::GuestDisk;
-use crate::source::{CacheSource, Source};
+use super::attempt::{DiskFailure, LiveDisk};
+use super::request::{Mode, Publish, RunCache};
+use super::{CacheUse, RunEvent, RunReport};
+use crate::JobError;
+use crate::cache::{Cache, CacheError, Rules, Snapshot, Turn};
+use crate::caches::{Change, Newer, Published, Unrelated};
+use crate::kept::{GuestDisk, now};
+use crate::source::{CacheSource, Source, of_owner};
 
 impl RunCache {
     /// The source of its disk.
@@ -23,14 +27,44 @@ impl RunCache {
     }
 }
 
-/// Publishes what the guest of a run changed of its caches. What fails is reported, and the run is as it was.
+/// Waits until no other run has a cache that this one asks for as locked, and makes the directories of those that are shared live. The turns end with the result.
+///
+/// # Errors
+/// A cache cannot be made or locked, or the run was stopped.
+pub(super) fn take_turns(caches: &[RunCache], words: &str, failure: &DiskFailure) -> Result<Vec<Turn>, JobError> {
+    let mut locked: Vec<&RunCache> = caches.iter().filter(|cache| cache.mode == Mode::Locked).collect();
+    // In one order, so that no two runs wait for each other.
+    locked.sort_by_key(|cache| cache.place.directory());
+    let who = format!("process {}, {words}", std::process::id());
+    let turn = |cache: &RunCache| {
+        let mut told = None;
+        let wait = |holder: &str| {
+            if told.as_deref() != Some(holder) {
+                let (name, holder) = (cache.place.name.clone(), holder.to_owned());
+                told = Some(holder.clone());
+                failure.events().emit(RunEvent::Waits { name, holder });
+            }
+            !failure.is_set()
+        };
+        let turn = Cache::make(&cache.place).and_then(|store| store.turn(&who, wait));
+        turn.map_err(JobError::from)?.ok_or_else(|| failure.take().unwrap_or(JobError::Stopped))
+    };
+    let mut turns = locked.into_iter().map(turn).collect::<Result<Vec<_>, _>>()?;
+    for cache in caches.iter().filter(|cache| cache.live) {
+        turns.push(Cache::make(&cache.place)?.take_live()?);
+    }
+    Ok(turns)
+}
+
+/// Publishes what the guest of a run changed of its caches, and returns what each was of use. What fails is reported, and the run is as it was.
 pub(super) fn publish(
     caches: &[RunCache],
     disks: &[LiveDisk],
     report: &RunReport,
     words: &str,
-    events: &Events<RunEvent>,
-) {
+    failure: &DiskFailure,
+) -> Vec<CacheUse> {
+    let mut uses = Vec::new();
     for cache in caches {
         let is_wanted = match cache.publish {
             Publish::Never => false,
@@ -38,37 +72,58 @@ pub(super) fn publish(
             Publish::Always => report.status().is_some(),
         };
         let source = cache.source();
-        let Some(disk) = disks.iter().find(|disk| is_wanted && disk.is_of(&source) && !disk.is_untouched()) else {
-            continue;
-        };
-        let name = &cache.place.name;
-        match of_disk(cache, disk, words) {
-            Ok(Published { generation: None, .. }) => {}
-            Ok(Published { generation: Some(number), files, bytes, lost }) => {
-                events.emit(RunEvent::Cache { name: name.clone(), generation: number, files, bytes, lost });
+        let Some(disk) = disks.iter().find(|disk| disk.is_of(&source)) else { continue };
+        let mut usage = CacheUse::new(cache.place.name.clone(), cache.place.scope.to_string());
+        (usage.files_read, usage.bytes_read) = disk.cache_reads();
+        if is_wanted && !disk.is_untouched() {
+            let began = Instant::now();
+            match of_disk(cache, disk, words) {
+                Ok(published) => usage.add(published, began.elapsed()),
+                Err(error) => {
+                    let line = format!("cache {}: nothing is published: {error}", cache.place.name);
+                    failure.events().emit(RunEvent::Fault(line));
+                    usage.error = Some(error.to_string());
+                }
             }
-            Err(error) => events.emit(RunEvent::Fault(format!("cache {name}: nothing is published: {error}"))),
         }
+        if usage.error.is_none() {
+            failure.events().emit(RunEvent::Cache(usage.clone()));
+        }
+        uses.push(usage);
     }
+    uses
 }
 
 fn of_disk(cache: &RunCache, disk: &LiveDisk, words: &str) -> Result<Published, CacheError> {
-    let (Some(snapshot), Some(written)) = (disk.cache_snapshot(), disk.written()) else {
+    let (Some(read), Some(written)) = (disk.cache_snapshot(), disk.written()) else {
         return Ok(Published::default());
     };
     let store = Cache::existing(&cache.place)?;
     let rules = Rules::of(&cache.place.name);
+    let rules = if cache.mode == Mode::Private { rules.unmixed() } else { rules };
     let mut pack = store.new_pack()?;
+    let mut begun = None;
+    let mut is_copy = true;
+    if read.is_parent_s {
+        is_copy = store.begin_with(&read, ("a copy of the default branch's", now()))?;
+        let mut current = store.snapshot()?;
+        current.generation = of_owner(&current.generation, cache.owner)?;
+        begun = Some(current);
+    }
+    let base: &Snapshot = begun.as_ref().unwrap_or(&read);
+    if !is_copy && !rules.mixes() {
+        return Ok(Published { lost: 1, ..Published::default() });
+    }
     let find = |parsing| {
         let disk = GuestDisk::read(parsing, written).map_err(CacheError::Disk)?;
-        let newer = Newer {
-            tree: disk.guest(),
-            content: &*disk.image.opened.content,
-            lineage: &disk,
-            same: &|new| disk.planned(new).filter(|planned| disk.is_untouched(*planned, new)),
-            removes: true,
-        };
-        Change::find(&newer, &snapshot, &rules, &mut pack)
+        let (tree, content) = (disk.guest(), &*disk.image.opened.content);
+        let own = base.content();
+        // Another run of the branch began the cache meanwhile: its generation has nothing to do with the disk.
+        let unrelated = Unrelated { old: (&base.generation.tree, &*own), new: (tree, content) };
+        let same = |new| disk.planned(new).filter(|planned| is_copy && disk.is_untouched(*planned, new));
+        let newer =
+            Newer { tree, content, lineage: if is_copy { &disk } else { &unrelated }, same: &same, removes: is_copy };
+        Change::find(&newer, base, &rules, &mut pack)
     };
     let change = Parse::new().run(find, || {})??;
     change.publish(&store, pack, &rules, Some(cache.owner), words)

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::Way;
 use crate::JobError;
+use crate::caches::Published;
 use crate::text::{counted, shown};
 use crate::trace::TraceReport;
 
@@ -69,19 +70,15 @@ pub enum RunEvent {
     Guest(String),
     /// Something about the kept run: what could not be kept, or conflicts with the host.
     Kept(String),
-    /// What the guest added to a cache is published.
-    Cache {
+    /// A cache that one run at a time has is another run's now.
+    Waits {
         /// The cache.
         name: String,
-        /// The number of its new generation.
-        generation: u64,
-        /// How many files are new or changed.
-        files: u64,
-        /// How many bytes of them were not in the cache.
-        bytes: u64,
-        /// How many paths stay as another run published them meanwhile.
-        lost: u64,
+        /// Who has it.
+        holder: String,
     },
+    /// Of what use a cache was, at the run's end.
+    Cache(CacheUse),
     /// Part of the run failed, and the guest continues.
     Fault(String),
 }
@@ -114,18 +111,10 @@ impl fmt::Display for RunEvent {
             RunEvent::StartedAgain(waited) => {
                 write!(f, "the guest did not answer within {} s; it is started once more", waited.as_secs())
             }
-            RunEvent::Cache { name, generation, files, bytes, lost } => {
-                let files = counted(*files, "file", "files");
-                write!(
-                    f,
-                    "cache {name}: {files} published, {} KiB new (generation {generation})",
-                    bytes.div_ceil(1024)
-                )?;
-                match lost {
-                    0 => Ok(()),
-                    lost => write!(f, "; {} as another run has them", counted(*lost, "path stays", "paths stay")),
-                }
+            RunEvent::Waits { name, holder } => {
+                write!(f, "cache {name}: it is locked, and this run waits for {holder}")
             }
+            RunEvent::Cache(usage) => usage.fmt(f),
             RunEvent::Tree(line) | RunEvent::Guest(line) | RunEvent::Kept(line) | RunEvent::Fault(line) => {
                 f.write_str(line)
             }
@@ -146,6 +135,8 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// What may help where the command failed: files of this machine that the guest does not have.
     pub hints: Vec<String>,
+    /// Of what use its caches were.
+    pub caches: Vec<CacheUse>,
     /// What the guest did with its trees, if that was to be recorded and the command ended.
     pub trace: Option<TraceReport>,
 }
@@ -159,6 +150,7 @@ impl RunReport {
             trees: Vec::new(),
             notes: Vec::new(),
             hints: Vec::new(),
+            caches: Vec::new(),
             trace: None,
         }
     }
@@ -171,6 +163,74 @@ impl RunReport {
             Ok(Outcome::TimedOut) => Some(TIMED_OUT),
             Ok(Outcome::Failed { status, .. }) | Err(JobError::Command { status, .. }) => Some(*status),
             Ok(Outcome::GuestDied) | Err(_) => None,
+        }
+    }
+}
+
+/// Of what use a cache was to a run, and what the run added to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CacheUse {
+    /// The cache.
+    pub name: String,
+    /// Whose it is.
+    pub scope: String,
+    /// How many files the guest read of it.
+    pub files_read: u64,
+    /// How many bytes of files.
+    pub bytes_read: u64,
+    /// The number of the generation that was published; `None` if none was.
+    pub generation: Option<u64>,
+    /// How many files are new or changed in it.
+    pub files_published: u64,
+    /// How many bytes of them were not in the cache.
+    pub bytes_published: u64,
+    /// How many paths stay as other runs published them meanwhile.
+    pub lost: u64,
+    /// Seconds that finding and publishing the changes took.
+    pub seconds: f64,
+    /// Why nothing could be published.
+    pub error: Option<String>,
+}
+
+impl CacheUse {
+    pub(super) fn new(name: String, scope: String) -> CacheUse {
+        CacheUse {
+            name,
+            scope,
+            files_read: 0,
+            bytes_read: 0,
+            generation: None,
+            files_published: 0,
+            bytes_published: 0,
+            lost: 0,
+            seconds: 0.0,
+            error: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, published: Published, took: Duration) {
+        let Published { generation, files, bytes, lost } = published;
+        (self.generation, self.files_published, self.bytes_published) = (generation, files, bytes);
+        (self.lost, self.seconds) = (lost, took.as_secs_f64());
+    }
+}
+
+impl fmt::Display for CacheUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1024));
+        let files = counted(self.files_read, "file", "files");
+        write!(f, "cache {}: {files} read, {}", self.name, kib(self.bytes_read))?;
+        match self.generation {
+            None => f.write_str("; nothing published")?,
+            Some(number) => {
+                let files = counted(self.files_published, "file", "files");
+                let new = kib(self.bytes_published);
+                write!(f, "; {files} published, {new} new, in {:.1} s (generation {number})", self.seconds)?;
+            }
+        }
+        match self.lost {
+            0 => Ok(()),
+            lost => write!(f, "; {} as another run has them", counted(lost, "path stays", "paths stay")),
         }
     }
 }

@@ -100,6 +100,22 @@ pub struct RunCache {
     pub owner: (u32, u32),
     /// Whether what the guest adds is published.
     pub publish: Publish,
+    /// How runs share it.
+    pub mode: Mode,
+    /// Whether the guest has a directory live, with locks that all see, instead of a disk with a snapshot.
+    pub live: bool,
+}
+
+/// How runs that have a cache at the same time share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Each publishes; the rules of the cache decide where two have changed the same.
+    #[default]
+    Shared,
+    /// A run publishes only if no other has published since it began: no generation has files of two runs that did not know of each other.
+    Private,
+    /// One at a time: others wait for it.
+    Locked,
 }
 
 /// When a run publishes what its guest adds to a cache.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use inarch_tree::select::Selection;
+use inarch_tree::select::{OwnerMap, Selection};
 use inarch_vm::initramfs::SOCKET_MODULE;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
@@ -16,7 +16,7 @@ use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::traced::RunTrace;
 use super::unpacked::{Places, UnpackedTree};
-use super::{Root, RunError, RunRequest, TreeMount, Vmm, Way};
+use super::{Publish, Root, RunError, RunRequest, TreeMount, Vmm, Way};
 use crate::JobError;
 use crate::device::{Recipe, Watcher, Writes};
 use crate::disk::DiskFormat;
@@ -114,6 +114,7 @@ struct Wanted {
     refused: Refused,
     hold: bool,
     live: bool,
+    locks: bool,
 }
 
 impl Wanted {
@@ -246,6 +247,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         refused: Refused::default(),
         hold: false,
         live: false,
+        locks: false,
     };
     let host = |path: &Path| Source::Directory(path.to_owned());
     match &request.root {
@@ -266,9 +268,27 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             refused: tree.refused,
             hold: tree.hold,
             live: tree.live,
+            locks: false,
         });
     }
-    for cache in &request.caches {
+    for cache in request.caches.iter().filter(|cache| cache.live) {
+        let (uid, gid) = cache.owner;
+        wanted.push(Wanted {
+            source: Source::Directory(cache.place.live_directory()),
+            destination: clean(&cache.destination)?,
+            selection: Selection { owners: OwnerMap::Fixed { uid, gid }.into(), ..Selection::default() },
+            read_only: cache.publish == Publish::Never,
+            via: Way::Virtiofs,
+            changes: Changes::Host,
+            writeback: false,
+            write_through: cache.publish != Publish::Never,
+            refused: Refused { privileges: true, devices: true },
+            hold: false,
+            live: true,
+            locks: true,
+        });
+    }
+    for cache in request.caches.iter().filter(|cache| !cache.live) {
         wanted.push(Wanted {
             source: cache.source(),
             destination: clean(&cache.destination)?,
@@ -281,6 +301,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             refused: Refused { privileges: true, devices: true },
             hold: false,
             live: false,
+            locks: false,
         });
     }
     if let (Root::Host, Some(directory)) = (&request.root, directory)
@@ -344,6 +365,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         },
         acl: false,
         writeback: wanted.writeback,
+        locks: wanted.locks,
         owners: wanted.selection.owners.clone(),
     };
     let tag = format!("inarch-{ordinal}");

@@ -53,12 +53,24 @@ impl CacheSource {
         Opened::of(tree, content).select(&Source::Cache(Box::new(self.clone())), selection)
     }
 
+    /// The cache that this one begins with, if that has anything.
+    fn parent(&self) -> Result<Option<Cache>, CacheError> {
+        let Some(place) = self.place.parent() else { return Ok(None) };
+        match Cache::existing(&place) {
+            Err(CacheError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+            Ok(cache) => Ok((!cache.is_new()?).then_some(cache)),
+        }
+    }
+
     fn read(&self) -> Result<Snapshot, CacheError> {
         let cache = if self.may_be_missing { Cache::make(&self.place)? } else { Cache::existing(&self.place)? };
         if self.may_be_missing {
             cache.use_now()?;
         }
-        let mut snapshot = cache.snapshot()?;
+        let parent = if cache.is_new()? { self.parent()? } else { None };
+        let mut snapshot = parent.as_ref().unwrap_or(&cache).snapshot()?;
+        snapshot.is_parent_s = parent.is_some();
         if let Some(owner) = self.owner {
             snapshot.generation = of_owner(&snapshot.generation, owner)?;
         }

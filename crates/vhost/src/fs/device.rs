@@ -6,12 +6,14 @@ use inarch_fuse::{Dispatcher, Scratch};
 use inarch_vfs::FileSystem;
 use rustix::io::Errno;
 use virtio_queue::DescriptorChain;
+use vm_memory::VolatileSlice;
 use zerocopy::IntoBytes;
 
 use super::FsOptions;
 use super::config::FsConfig;
 use crate::buffers::Buffers;
 use crate::device::VirtioDevice;
+use crate::kept::Kept;
 use crate::memory::GuestMemory;
 
 /// The device that one driver uses.
@@ -69,6 +71,47 @@ impl VirtioDevice for VirtioFs {
 
     fn wake(&self) {
         self.dispatcher.file_system().interrupted();
+    }
+
+    fn changes(&self) -> u64 {
+        self.dispatcher.lock_changes()
+    }
+
+    /// A request that waits for a lock is kept.
+    fn handle_or_keep<'a>(
+        &self,
+        queue: u16,
+        chain: DescriptorChain<&'a GuestMemory>,
+        memory: &'a GuestMemory,
+        may_keep: bool,
+    ) -> Result<u32, Kept> {
+        if !self.options.connection.locks {
+            return Ok(self.handle(queue, chain, memory));
+        }
+        let buffers = Buffers::gather(chain.clone(), memory);
+        let Some(scratch) = self.scratch.get(usize::from(queue)).filter(|_| buffers.well_formed) else {
+            let length = self.dispatcher.refuse(&buffers.readable, &buffers.writable, Errno::INVAL);
+            return Ok(u32::try_from(length).unwrap_or(u32::MAX));
+        };
+        let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (message, out) = (&buffers.readable, &buffers.writable);
+        match self.dispatcher.execute_or_park(usize::from(queue), message, out, &mut scratch) {
+            Some(length) => Ok(u32::try_from(length).unwrap_or(u32::MAX)),
+            None if may_keep => Err(Kept::new(chain, &buffers.readable)),
+            None => Ok(self.dispatcher.refuse_parked(message, out, Errno::NOLCK) as u32),
+        }
+    }
+
+    fn answer_kept(&self, queue: u16, kept: &mut Kept, memory: &GuestMemory, ends: bool) -> Option<u32> {
+        let out = kept.out(memory);
+        let message = [VolatileSlice::from(&mut kept.message[..])];
+        if ends {
+            return Some(self.dispatcher.refuse_parked(&message, &out, Errno::INTR) as u32);
+        }
+        let scratch = self.scratch.get(usize::from(queue))?;
+        let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = self.dispatcher.execute_or_park(usize::from(queue), &message, &out, &mut scratch);
+        answered.map(|length| u32::try_from(length).unwrap_or(u32::MAX))
     }
 
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32 {

@@ -16,34 +16,35 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
-const OPEN: u32 = 14;
+pub const OPEN: u32 = 14;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const INIT: u32 = 26;
 
-const REQUEST: u64 = BUFFERS;
-const BODY: u64 = BUFFERS + 0x1000;
-const OUT: u64 = BUFFERS + 0x10000;
-const UNIQUE: u64 = 77;
+pub const REQUEST: u64 = BUFFERS;
+pub const BODY: u64 = BUFFERS + 0x1000;
+pub const OUT: u64 = BUFFERS + 0x10000;
+pub const UNIQUE: u64 = 77;
 const UNTOUCHED: u8 = 0xee;
 
 /// The request queue; queue 0 is the high-priority queue.
-const QUEUE: usize = 1;
+pub const QUEUE: usize = 1;
 
-struct Rig {
-    directory: tempfile::TempDir,
-    front_end: FrontEnd,
+pub struct Rig {
+    pub directory: tempfile::TempDir,
+    pub front_end: FrontEnd,
 }
 
-fn options(tag: Option<&str>) -> FsOptions {
+pub fn options(tag: Option<&str>) -> FsOptions {
     FsOptions { queues: 2, queue_size: 64, tag: tag.map(|tag| tag.parse().unwrap()), ..FsOptions::default() }
 }
 
 fn serve_directory(directory: &tempfile::TempDir, options: FsOptions) -> UnixStream {
+    let locks = options.connection.locks;
     let (stream, ours) = UnixStream::pair().unwrap();
     let path = directory.path().to_owned();
     let open = move || {
-        let opened = HostDirectory::new(&path, HostOptions::default());
+        let opened = HostDirectory::new(&path, HostOptions { locks, ..HostOptions::default() });
         opened.map(|opened| Arc::new(opened) as Arc<dyn FileSystem>).map_err(io::Error::other)
     };
     let server = FsServer::new(open, options);
@@ -51,14 +52,18 @@ fn serve_directory(directory: &tempfile::TempDir, options: FsOptions) -> UnixStr
     stream
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 fn rig() -> Rig {
+    rig_with(options(None))
+}
+
+pub fn rig_with(options: FsOptions) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "content").unwrap();
-    let stream = serve_directory(&directory, options(None));
+    let stream = serve_directory(&directory, options);
     let features = VERSION_1 | EVENT_IDX | INDIRECT_DESC | PROTOCOL_FEATURES;
     let front_end = FrontEnd::negotiate_protocol(stream, features, VhostUserProtocolFeatures::empty());
     let mut rig = Rig { directory, front_end: front_end.with_queues(3, 64) };
@@ -82,7 +87,7 @@ impl Rig {
     }
 
     /// Runs a chain with this body and this room for the reply; returns the error number and what follows the header.
-    fn call(&mut self, opcode: u32, node: u64, body: &[u8]) -> (i32, Vec<u8>) {
+    pub fn call(&mut self, opcode: u32, node: u64, body: &[u8]) -> (i32, Vec<u8>) {
         let length = self.put_request(opcode, node, body);
         let chain = [readable(REQUEST, 40), readable(BODY, length), writable(OUT, 16), writable(OUT + 16, 0x2000)];
         let used = self.front_end.queues[QUEUE].run_chain(&chain);
@@ -96,17 +101,17 @@ impl Rig {
         (-i32::from_ne_bytes(out[4..8].try_into().unwrap()), out[16..].to_vec())
     }
 
-    fn number(bytes: &[u8]) -> u64 {
+    pub fn number(bytes: &[u8]) -> u64 {
         u64::from_ne_bytes(bytes[..8].try_into().unwrap())
     }
 
-    fn lookup(&mut self) -> u64 {
+    pub fn lookup(&mut self) -> u64 {
         let (errno, body) = self.call(LOOKUP, 1, b"file\0");
         assert_eq!((errno, body.len()), (0, 128));
         Self::number(&body)
     }
 
-    fn check_works(&mut self) {
+    pub fn check_works(&mut self) {
         let node = self.lookup();
         let (errno, body) = self.call(OPEN, node, &words(&[2, 0]));
         assert_eq!(errno, 0);

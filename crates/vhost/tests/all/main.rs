@@ -12,3 +12,4 @@ mod qemu;
 mod requests;
 mod shared_memory_may_go_away;
 mod sockets;
+mod waiting_locks;

@@ -1,0 +1,62 @@
+//! [`publish_from`]: publishes what a guest of another program's machine wrote to the disk of a cache.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inarch_confine::Parse;
+use inarch_tree::select::Selection;
+
+use super::{Change, Newer, Published};
+use crate::JobError;
+use crate::cache::{Cache, CacheError, CachePlace, Rules};
+use crate::device::{Recipe, Writes};
+use crate::disk::DiskFormat;
+use crate::kept::{GuestDisk, Layered, WrittenDisk};
+use crate::source::{CacheSource, Source};
+
+/// Publishes what is in an overlay that a server of the cache's disk left (`inarch serve blk cache:NAME --overlay FILE`), as a run does with its own. The
+/// overlay stays as it is.
+///
+/// # Errors
+/// There is no such cache or overlay, the overlay is in use or belongs to another generation, what is in it cannot be read, or the cache cannot be written.
+pub fn publish_from(place: &CachePlace, overlay: &Path) -> Result<Published, JobError> {
+    // It is not made here.
+    std::fs::metadata(overlay).map_err(|error| JobError::path(overlay, "cannot read the overlay", error))?;
+    let store = Cache::existing(place)?;
+    let source = CacheSource::new(place.clone(), None, false);
+    // As the servers have it.
+    let recipe = Recipe {
+        source: Source::Cache(Box::new(source.clone())),
+        selection: Selection::default(),
+        patience: Duration::ZERO,
+        format: DiskFormat::Ext4,
+        writes: Writes::Kept(overlay.to_owned()),
+        ordinal: 0,
+        disks: 1,
+        kept: None,
+        mount_points: Vec::new(),
+        trace: None,
+    };
+    let prepared = recipe.prepare()?;
+    let (Some(base), Some(numbering)) = (source.snapshot().cloned(), prepared.numbering) else {
+        return Ok(Published::default());
+    };
+    let layered = Arc::new(Layered::plain(&base.generation.tree));
+    let written = WrittenDisk { layered, host: base.content(), device: prepared.device, numbering };
+    let rules = Rules::of(&place.name);
+    let mut pack = store.new_pack()?;
+    let find = |parsing| {
+        let disk = GuestDisk::read(parsing, written).map_err(CacheError::Disk)?;
+        let newer = Newer {
+            tree: disk.guest(),
+            content: &*disk.image.opened.content,
+            lineage: &disk,
+            same: &|new| disk.planned(new).filter(|planned| disk.is_untouched(*planned, new)),
+            removes: true,
+        };
+        Change::find(&newer, &base, &rules, &mut pack)
+    };
+    let change = Parse::new().run(find, || {}).map_err(CacheError::from)??;
+    Ok(change.publish(&store, pack, &rules, None, "inarch cache publish")?)
+}
