@@ -32,11 +32,13 @@ pub enum Command {
     Plan(crate::plan::PlanArguments),
     /// Write a tree as a file system image or an archive
     Image(Box<crate::image::ImageArguments>),
+    /// Publish a tree at a remote, such as a bucket of S3, where it is a SRC for any machine
+    Push(Box<crate::push::PushArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
     /// Run a command on this machine, and record what it depends on and what it makes
     Trace(crate::trace::TraceArguments),
-    /// List, fill, check and remove the caches that 'inarch run --cache' keeps
+    /// List, fill, share, check and remove the caches that 'inarch run --cache' keeps
     Cache(crate::cache::CacheArguments),
     /// Look at disk images, make them, and change what is on them
     Disk(crate::disk::DiskArguments),

@@ -5,14 +5,15 @@ mod arguments;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use inarch_jobs::cache::{CachePlace, Scope, TOOLS};
-use inarch_jobs::caches::{self, CacheReport, Limits, Published};
+use inarch_jobs::cache::{CachePlace, CacheRemote, Scope, TOOLS};
+use inarch_jobs::caches::{self, CacheReport, Limits, Published, Pushed};
 use inarch_jobs::{counted, shown};
 use inarch_tree::select::Selection;
 
 pub use arguments::CacheArguments;
 use arguments::{CacheCommand, Chosen};
 
+use crate::cache_option;
 use crate::columns::columns;
 use crate::duration::ago;
 use crate::output::{answer, complain};
@@ -45,6 +46,20 @@ pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
             tell_published(&place, &published, &shown(&from));
         }
         CacheCommand::Verify { cache, json } => return verify(&cache, json),
+        CacheCommand::Push { cache, remote } => {
+            for (place, remote) in cache.at_remote(remote.as_deref(), true)? {
+                let pushed = caches::push_to(&place, &remote)?;
+                tell_pushed(format_args!("cache {}", place.name), &pushed);
+            }
+        }
+        CacheCommand::Pull { cache, remote } => {
+            for (place, remote) in cache.at_remote(remote.as_deref(), false)? {
+                match caches::pull_from(&place, &remote)? {
+                    None => complain(format_args!("cache {}: the remote has nothing new", place.name)),
+                    Some(number) => complain(format_args!("cache {}: generation {number} is here", place.name)),
+                }
+            }
+        }
         CacheCommand::Prune { older_than, max_size, json } => prune(Limits { older_than, max_size }, json)?,
         CacheCommand::Remove { cache } => {
             for place in cache.places()? {
@@ -68,6 +83,18 @@ fn tell_published(place: &CachePlace, published: &Published, from: &dyn std::fmt
     }
 }
 
+/// Says what a push has done.
+pub fn tell_pushed(what: impl std::fmt::Display, pushed: &Pushed) {
+    match pushed.generation {
+        None => complain(format_args!("{what}: the remote has all of it")),
+        Some(number) => complain(format_args!(
+            "{what}: {} sent, {} (generation {number} there)",
+            counted(pushed.files, "file", "files"),
+            show(pushed.bytes)
+        )),
+    }
+}
+
 impl Chosen {
     /// The cache that is meant, where it can be one only.
     fn place(&self) -> anyhow::Result<CachePlace> {
@@ -75,6 +102,18 @@ impl Chosen {
         let names: Vec<&str> = places.iter().map(|place| &place.name[..]).collect();
         anyhow::ensure!(names.len() == 1, "{}: these are {}; name one of them", self.name, names.join(" and "));
         Ok(places.remove(0))
+    }
+
+    /// The caches that are meant, each with its place at the remote.
+    fn at_remote(&self, url: Option<&str>, puts: bool) -> anyhow::Result<Vec<(CachePlace, CacheRemote)>> {
+        let remote = cache_option::remote(url)?;
+        let remote =
+            remote.context("no remote is named: write its URL behind the cache, or set INARCH_CACHE_REMOTE")?;
+        let at = |place: CachePlace| {
+            let there = CacheRemote::of(&remote, &place, puts)?;
+            Ok((place, there))
+        };
+        self.places()?.into_iter().map(at).collect()
     }
 
     /// The caches that are meant.
@@ -161,6 +200,10 @@ fn verify(cache: &Chosen, json: bool) -> anyhow::Result<ExitCode> {
             counted(good, "file is", "files are"),
             show(verified.bytes)
         ))?;
+        if verified.absent > 0 {
+            let files = counted(verified.absent, "file is", "files are");
+            answer(format!("cache {}: {files} only at the remote, and not read\n", place.name))?;
+        }
     }
     Ok(if is_damaged { DAMAGED.into() } else { ExitCode::SUCCESS })
 }

@@ -3,8 +3,19 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use inarch_jobs::cache::Scope;
+use inarch_jobs::cache::{Location, Scope};
 use inarch_jobs::run::{AskedCaches, Mode, Publish};
+use inarch_jobs::source::REMOTE;
+
+/// The remote that an option or else the environment names, if one does.
+pub fn remote(option: Option<&str>) -> anyhow::Result<Option<Location>> {
+    let (url, from) = match (option, std::env::var(REMOTE)) {
+        (Some(url), _) => (url.to_owned(), "--cache-remote"),
+        (None, Ok(url)) if !url.is_empty() => (url, REMOTE),
+        _ => return Ok(None),
+    };
+    Ok(Some(Location::parse(&url).context(from)?))
+}
 
 /// Parses it. The project of `scope=project`, the default, is that of the current directory.
 pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
@@ -15,6 +26,7 @@ pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
         publish: Publish::OnSuccess,
         mode: Mode::Shared,
         live: false,
+        remote: None,
     };
     for word in text.split(',') {
         match word.split_once('=') {

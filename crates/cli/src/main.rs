@@ -20,6 +20,7 @@ mod mount;
 mod output;
 mod plan;
 mod publish;
+mod push;
 mod run;
 mod runs;
 mod sandbox;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         return status.into();
     }
     signals::survive_size_limit();
+    inarch_jobs::cache::tell_lines(|line| complain(line));
     let words: Vec<_> = std::env::args_os().collect();
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Cache(arguments) => cache::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
+        Command::Push(arguments) => push::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Disk(arguments) => disk::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),

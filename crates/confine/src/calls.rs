@@ -168,6 +168,9 @@ const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 const RINGS: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_sched_setaffinity];
 
+/// Connecting to a server, whose address is asked for by datagrams. [`serving`] says by which sockets.
+const CONNECTING: &[i64] = &[libc::SYS_connect, libc::SYS_bind, libc::SYS_sendmmsg, libc::SYS_recvmmsg];
+
 /// Making, removing and renaming names.
 const NAMING: &[i64] =
     &[libc::SYS_mkdirat, libc::SYS_linkat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2];
@@ -276,6 +279,7 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         Work::Parse => &[COMPUTING],
         Work::Image => &[COMPUTING, WRITING],
         Work::Disk => &[COMPUTING, SERVING, OLDER, OPENING],
+        Work::Fetch => &[COMPUTING, SERVING, OLDER, OPENING, CONNECTING],
         Work::Plan => {
             &[COMPUTING, SERVING, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING, EFFECTIVE, CONFINING]
         }
@@ -339,6 +343,11 @@ fn serving(work: Work, besides: Besides, calls: &mut Calls) -> Result<(), seccom
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
     // A signal handler wakes a thread through it.
     calls.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
+    if work == Work::Fetch {
+        // The C library asks a resolver of this machine by a Unix socket, and the kernel for its addresses by netlink.
+        let families = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK].map(|family| family as u64);
+        calls.insert(libc::SYS_socket, one_of(0, &families)?);
+    }
     if besides.signals {
         calls.insert(libc::SYS_pidfd_send_signal, Vec::new());
     }
@@ -356,7 +365,7 @@ fn serving(work: Work, besides: Besides, calls: &mut Calls) -> Result<(), seccom
         let more = [PRCTLS, &[libc::PR_SET_NO_NEW_PRIVS as u64]].concat();
         calls.insert(libc::SYS_prctl, one_of(0, &more)?);
     }
-    if besides.handles && !matches!(work, Work::Disk | Work::Plan) {
+    if besides.handles && !matches!(work, Work::Disk | Work::Plan | Work::Fetch) {
         calls.extend(HANDLES.iter().map(|call| (*call, Vec::new())));
     }
     Ok(())

@@ -25,7 +25,7 @@ impl Work {
     /// The capabilities that this work needs when it touches other users' files.
     pub(crate) fn capabilities(self, makes_devices: bool) -> CapabilitySet {
         let wanted = match self {
-            Work::Image => CapabilitySet::empty(),
+            Work::Image | Work::Fetch => CapabilitySet::empty(),
             Work::ReadOnlyShare | Work::Disk | Work::Parse => READING,
             // An overlay may lie in another user's directory, and `trusted.` attributes are part of the tree.
             Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SYS_ADMIN),

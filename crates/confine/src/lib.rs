@@ -83,6 +83,8 @@ pub enum Work {
     Parse,
     /// Writes an image of what such bytes hold: all that it reads and writes is open.
     Image,
+    /// Fetches what others ask for: makes connections, and reads files that were granted.
+    Fetch,
 }
 
 /// What a grant permits beneath a path.

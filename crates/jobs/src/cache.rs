@@ -12,29 +12,44 @@
 //! | `turn` | locked exclusively by the run that has a cache asked for as `locked` ([`turn`]) |
 //! | `live` | a directory that guests share live, with what is written there; it is in no generation |
 //! | `live.lock` | locked by each run that has `live`, so that nobody removes it |
+//! | `packs/DIGEST` | a pack of a remote: of its bytes those that were read ([`lazy`]) |
+//! | `synced` | which generation here and which at a remote are the same ([`Synced`]) |
 //! | `lock` | locked exclusively by whoever publishes or prunes; readers do not need it |
 //!
 //! A reader locks its generation's file (shared) and opens its packs. What is locked so is not removed ([`store`]).
 //!
 //! 1. [`mod@tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
 //! 2. [`place`] says where a cache is, from its name and its scope.
-//! 3. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
+//! 3. [`far`] has the same at a remote, of which [`lazy`] fetches what is read; `caches/pull.rs` and `caches/push.rs` bring both together.
+//! 4. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
 
+mod adopt;
+mod ahead;
 mod branch;
+mod chunks;
 mod error;
+mod far;
 mod generation;
+mod lazy;
 mod pack;
 mod place;
 mod store;
+mod synced;
 mod tool;
 mod turn;
 
+pub(crate) use adopt::{Adopted, adopt, make_packs, without_absent};
+pub(crate) use chunks::{CHUNK, Lists, is_of, of_part};
 pub use error::CacheError;
-pub(crate) use generation::{Generation, has_bytes};
+pub use far::{CacheRemote, read_remote, tell_lines};
+pub(crate) use far::{Far, MOST_PACKS};
+pub(crate) use generation::{Body, Generation, Stored, has_bytes};
+pub use inarch_remote::{Location, LocationError};
 pub(crate) use pack::{Digest, NewPack, content_digest};
 pub(crate) use place::home;
 pub use place::{CachePlace, PROJECT_FILE, Scope};
-pub(crate) use store::{Cache, Next, Snapshot, all};
+pub(crate) use store::{Cache, Next, Snapshot, all, empty, with_names};
+pub(crate) use synced::Synced;
 pub(crate) use tool::Rules;
 pub use tool::{TOOLS, Tool, tool};
 pub(crate) use turn::Turn;

@@ -3,6 +3,8 @@
 mod change;
 mod prune;
 mod publish;
+mod pull;
+mod push;
 mod verify;
 
 use std::os::unix::fs::MetadataExt;
@@ -17,13 +19,19 @@ use inarch_tree::{InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace, Rules, Scope, Snapshot, all, home};
+use crate::cache::{
+    Cache, CacheError, CachePlace, CacheRemote, Far, Lists, Location, Rules, Scope, Snapshot, all, content_digest,
+    has_bytes, home,
+};
 use crate::kept::same::{Side, have_same_bytes};
 use crate::source::{Source, open, parse};
 pub use change::Published;
 pub(crate) use change::{Change, Newer};
 pub use prune::{Limits, Pruned, prune};
 pub use publish::publish_from;
+pub(crate) use pull::pull;
+pub use push::Pushed;
+pub(crate) use push::push;
 pub use verify::{Verified, verify};
 
 /// What is known of a cache.
@@ -145,14 +153,70 @@ pub fn warm(place: &CachePlace, source: &Source, selection: &Selection) -> Resul
     let rules = Rules::of(&place.name);
     let mut pack = store.new_pack()?;
     let lineage = Unrelated { old: (&base.generation.tree, &*base.content()), new: (&opened.tree, &*opened.content) };
-    let newer =
-        Newer { tree: &opened.tree, content: &*opened.content, lineage: &lineage, same: &|_| None, removes: false };
+    let newer = Newer {
+        tree: &opened.tree,
+        content: &*opened.content,
+        lineage: &lineage,
+        same: &|_| None,
+        stored: &|_| None,
+        lists: &Lists::new(),
+        removes: false,
+    };
     // A directory's files are opened when they are read.
     let change = match source {
-        Source::Directory(_) => Change::find(&newer, &base, &rules, &mut pack)?,
-        _ => parse(|_| Change::find(&newer, &base, &rules, &mut pack))??,
+        Source::Directory(_) => Change::find(&newer, &base.generation, &rules, Some(&mut pack))?,
+        _ => parse(|_| Change::find(&newer, &base.generation, &rules, Some(&mut pack)))??,
     };
-    Ok(change.publish(&store, pack, &rules, Some(owner), &format!("inarch cache warm {} {source}", place.name))?)
+    Ok(change.publish(
+        (&store, &base),
+        pack,
+        &rules,
+        Some(owner),
+        &format!("inarch cache warm {} {source}", place.name),
+    )?)
+}
+
+/// Pushes the current generation of a cache to a remote.
+///
+/// # Errors
+/// There is no such cache, or the remote does not take it.
+pub fn push_to(place: &CachePlace, remote: &CacheRemote) -> Result<Pushed, JobError> {
+    let cache = Cache::existing(place)?.with_far(Some(Arc::clone(&remote.0)));
+    Ok(push(&cache, &remote.0)?)
+}
+
+/// Takes the current generation of a remote. Returns the number of the new generation here; `None` if there is nothing new.
+///
+/// # Errors
+/// The remote cannot be read, or the cache not be written.
+pub fn pull_from(place: &CachePlace, remote: &CacheRemote) -> Result<Option<u64>, JobError> {
+    let cache = Cache::make(place)?.with_far(Some(Arc::clone(&remote.0)));
+    Ok(pull(&cache, &remote.0)?)
+}
+
+/// Publishes a tree at a remote, where it replaces the one before. `made_by` is for people.
+///
+/// # Errors
+/// The source cannot be read, or the remote does not take it.
+pub fn push_source(
+    source: &Source,
+    selection: &Selection,
+    location: &Location,
+    made_by: &str,
+) -> Result<Pushed, JobError> {
+    let opened = open(source, selection)?;
+    let far = Far::start(location.clone(), location.to_string(), true)?;
+    let send = || -> Result<Pushed, CacheError> {
+        let mut digests = Vec::with_capacity(opened.tree.inode_count() as usize);
+        for (id, inode) in opened.tree.inodes() {
+            let has = has_bytes(&opened.tree, id);
+            digests.push(has.then(|| content_digest(&*opened.content, id, inode.size())).transpose()?);
+        }
+        let local = push::Local { tree: &opened.tree, content: &*opened.content, digests };
+        push::push_tree(&local, &far, made_by)
+    };
+    let pushed = send()?;
+    Ok(pushed)
 }
 
 /// Two trees of which nothing is known but their bytes.

@@ -19,11 +19,11 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
-use crate::cache::CacheError;
+use crate::cache::{CacheError, Location, Scope};
 use crate::path_error::PathError;
 use crate::text::shown;
-pub use cache::CacheSource;
 pub(crate) use cache::of_owner;
+pub use cache::{CacheSource, REMOTE};
 pub use disk::OpenDiskError;
 pub(crate) use disk::{file_system, split, volumes, with_volumes};
 pub use disk_image::DiskFile;
@@ -210,6 +210,9 @@ impl Source {
         }
         if let Some(name) = text.as_bytes().strip_prefix(b"cache:") {
             return cache::source(name).map_err(Box::new).map_err(SourceError::Cache);
+        }
+        if let Some(url) = text.to_str().filter(|text| Location::is_one(text)) {
+            return cache::remote(url).map_err(Box::new).map_err(SourceError::Cache);
         }
         let path = PathBuf::from(text);
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
@@ -427,7 +430,10 @@ impl fmt::Display for Source {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
-            Source::Cache(cache) => write!(f, "cache:{}", cache.place.name),
+            Source::Cache(cache) => match &cache.place.scope {
+                Scope::Remote(url) => f.write_str(url),
+                _ => write!(f, "cache:{}", cache.place.name),
+            },
             Source::Disk { path, part } => {
                 let DiskPart { which, within, domain, .. } = &**part;
                 match domain {

@@ -112,6 +112,32 @@ The overlay is of the generation that the server had. If the cache has another o
         #[arg(long)]
         json: bool,
     },
+    /// Push a cache to a remote, where other machines find it
+    #[command(after_help = "\
+Examples:
+  inarch cache push maven s3://builds/caches
+  inarch cache push maven file:///mnt/nas/caches --scope team")]
+    Push {
+        /// Which.
+        #[command(flatten)]
+        cache: Chosen,
+        /// s3://BUCKET/PREFIX, gs://, az:// or file:///DIR; INARCH_CACHE_REMOTE is the default
+        #[arg(value_name = "URL")]
+        remote: Option<String>,
+    },
+    /// Take what is newer at a remote; the bytes of files come when they are read
+    #[command(after_help = "\
+Examples:
+  inarch cache pull maven s3://builds/caches
+  inarch cache pull maven https://caches.example/builds")]
+    Pull {
+        /// Which.
+        #[command(flatten)]
+        cache: Chosen,
+        /// s3://BUCKET/PREFIX, gs://, az://, https:// or file:///DIR; INARCH_CACHE_REMOTE is the default
+        #[arg(value_name = "URL")]
+        remote: Option<String>,
+    },
     /// Free what no cache needs any more, and remove caches that are old or too large
     #[command(after_help = "Examples:\n  inarch cache prune --older-than 720h\n  inarch cache prune --max-size 20G")]
     Prune {

@@ -78,6 +78,12 @@ pub struct RunArguments {
     #[arg(long)]
     pub no_project: bool,
 
+    /// Bring each cache together with one beyond this machine: first the guest gets what is newer there, then what it adds
+    /// is pushed. URL is s3://BUCKET/PREFIX, gs://, az://, file:///DIR, or https:// (only read); INARCH_CACHE_REMOTE is the
+    /// default
+    #[arg(long, value_name = "URL", requires = "cache")]
+    pub cache_remote: Option<String>,
+
     /// Leave nothing behind; the default without --keep, accepted out of habit
     #[arg(long, conflicts_with = "keep")]
     pub rm: bool,

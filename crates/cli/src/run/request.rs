@@ -46,7 +46,12 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         anyhow::bail!("--qemu-arg: '{word}' is one word to QEMU; give it each word by a --qemu-arg of its own");
     }
     publish::check(&arguments.machine.publish).map_err(anyhow::Error::msg)?;
-    let caches = arguments.cache.iter().map(|text| cache_option::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut caches =
+        arguments.cache.iter().map(|text| cache_option::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    if !caches.is_empty() {
+        let remote = cache_option::remote(arguments.cache_remote.as_deref())?;
+        caches.iter_mut().for_each(|caches| caches.remote.clone_from(&remote));
+    }
     anyhow::ensure!(
         caches.is_empty() || arguments.keep.is_none(),
         "--cache and --keep: a kept run keeps the guest's writes by itself; leave one of them out"

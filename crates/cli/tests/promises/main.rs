@@ -38,6 +38,7 @@ mod apply_is_atomic_and_resumable;
 mod bad_input_gets_one_line;
 mod bad_output_gets_one_line;
 mod caches_outlive_the_guest;
+mod caches_reach_other_machines;
 mod disks_are_listed;
 mod disks_are_made;
 mod encrypted_disks_are_read;

@@ -68,6 +68,20 @@ pub enum CacheError {
     /// The generation would be too large.
     #[error("the cache would be too large: {0}")]
     Build(#[from] BuildError),
+    /// A remote cannot be used.
+    #[error("{place}: {reason}")]
+    Remote {
+        /// Where it is.
+        place: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A URL is none of a remote.
+    #[error(transparent)]
+    Location(#[from] inarch_remote::LocationError),
+    /// Others push all the time.
+    #[error("{0}: others have pushed each time between reading and writing; try again")]
+    Contended(String),
     /// There are no random numbers or no thread.
     #[error("what the guest wrote cannot be examined: {0}")]
     Io(#[from] io::Error),
@@ -84,6 +98,8 @@ pub(crate) enum Damage {
     Digest,
     #[error("it is damaged: {0}")]
     Table(&'static str),
+    #[error("it is no head of a remote of this program")]
+    Head,
     #[error("its tree: {0}")]
     Tree(#[from] LoadError),
 }

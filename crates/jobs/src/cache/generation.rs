@@ -8,7 +8,10 @@
 //! | 44 | the length of the next part in bytes, 64 bits little-endian |
 //! | 52 | JSON: the generation's [`Body`] |
 //! | then | for each regular file that is not empty, in the order of the inodes: pack (32 bits), where its bytes begin there (64 bits), BLAKE3 of them |
+//! | then | for each of these of more than one chunk whose pack is a remote's: the digests of its chunks ([`chunks`]) |
 //! | then | the tree, see `crates/tree/src/stored.rs` |
+//!
+//! Version 1 knew no remotes. A remote has the same bytes, compressed ([`super::published`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +19,15 @@ use std::sync::Arc;
 use inarch_tree::{Extent, Extents, FileType, InodeId, Tree};
 use serde::{Deserialize, Serialize};
 
+use super::chunks::{self, Lists};
 use super::error::Damage;
+use super::lazy;
 use super::pack::Digest;
 
 const MAGIC: &[u8; 8] = b"INARCHGN";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Without chunks, which it is still read with.
+const OLDER: u32 = 1;
 const HASHED: usize = 44;
 const HEADER: usize = HASHED + 8;
 /// Bytes of a file in the table.
@@ -57,6 +64,8 @@ pub(crate) struct Generation {
     pub tree: Arc<Tree>,
     /// For each inode.
     pub files: Vec<Option<Stored>>,
+    /// The chunks of those whose bytes are in a remote's pack.
+    pub lists: Arc<Lists>,
 }
 
 impl Generation {
@@ -76,6 +85,9 @@ impl Generation {
             out.extend_from_slice(&stored.at.to_le_bytes());
             out.extend_from_slice(&stored.digest.0);
         }
+        for (_, stored) in self.remote_files() {
+            out.extend(self.lists.get(&stored.digest).iter().flat_map(|list| list.iter()).flatten());
+        }
         out.extend_from_slice(&tree);
         let digest = blake3::hash(out.get(HASHED..).unwrap_or_default());
         if let Some(place) = out.get_mut(12..HASHED) {
@@ -92,7 +104,7 @@ impl Generation {
         }
         let (version, rest) = rest.split_first_chunk::<4>().ok_or(Damage::Magic)?;
         let version = u32::from_le_bytes(*version);
-        if version != VERSION {
+        if ![VERSION, OLDER].contains(&version) {
             return Err(Damage::Version(version));
         }
         let (digest, hashed) = rest.split_first_chunk::<32>().ok_or(Damage::Magic)?;
@@ -107,6 +119,8 @@ impl Generation {
         // The table's length follows from the tree, which comes after it; its magic number ends the table.
         let (table, tree) = split_table(rest)?;
         let tree = Arc::new(Tree::load(tree)?);
+        let count = tree.inodes().filter(|(id, _)| has_bytes(&tree, *id)).count();
+        let (table, lists) = table.split_at_checked(count * ROW).ok_or(Damage::Table("a file has no place"))?;
         let mut rows = table.chunks_exact(ROW);
         let mut files = Vec::with_capacity(tree.inode_count() as usize);
         for (id, _) in tree.inodes() {
@@ -120,10 +134,35 @@ impl Generation {
             }
             files.push(Some(stored));
         }
-        if rows.next().is_some() {
-            return Err(Damage::Table("there are more places than files"));
+        let mut generation = Generation { body, tree, files, lists: Arc::default() };
+        generation.lists = Arc::new(generation.read_lists(lists)?);
+        Ok(generation)
+    }
+
+    /// Checks the digests of chunks: each file's must be what its own digest is made of.
+    fn read_lists(&self, mut rest: &[u8]) -> Result<Lists, Damage> {
+        let mut lists = Lists::new();
+        for (id, stored) in self.remote_files() {
+            let size = self.tree.inode(id).size();
+            let bytes = chunks::count(size).checked_mul(32).and_then(|bytes| usize::try_from(bytes).ok());
+            let (list, after) = bytes.and_then(|bytes| rest.split_at_checked(bytes)).ok_or(Damage::Table(CHUNKS))?;
+            rest = after;
+            let list: Vec<[u8; 32]> = list.as_chunks().0.to_vec();
+            if !list.is_empty() && !chunks::is_of(&list, size, &stored.digest) {
+                return Err(Damage::Table("the digests of a file's chunks are not those of the file"));
+            }
+            if !list.is_empty() {
+                lists.insert(stored.digest, list.into());
+            }
         }
-        Ok(Generation { body, tree, files })
+        if rest.is_empty() { Ok(lists) } else { Err(Damage::Table(CHUNKS)) }
+    }
+
+    /// The files whose bytes are in a remote's pack.
+    pub fn remote_files(&self) -> impl Iterator<Item = (InodeId, Stored)> {
+        let is_remote: Vec<bool> = self.body.packs.iter().map(|name| lazy::is_name(name)).collect();
+        let files = self.files.iter().zip(0..).filter_map(|(stored, id)| Some((InodeId(id), (*stored)?)));
+        files.filter(move |(_, stored)| is_remote.get(stored.pack as usize) == Some(&true))
     }
 
     /// Where the bytes of all files are; an extent's backing is an index into [`Body::packs`].
@@ -136,6 +175,15 @@ impl Generation {
         let list = self.files.iter().enumerate().filter_map(extent).collect();
         // One extent a file, which neither is empty nor ends beyond 64 bits.
         Extents::new(self.tree.inode_count(), list).unwrap_or_default()
+    }
+
+    /// For each inode the name of its file's pack, where the bytes begin there, and what they are.
+    pub fn places(&self) -> Vec<Option<(String, u64, Digest)>> {
+        let place = |stored: &Option<Stored>| {
+            let stored = (*stored)?;
+            Some((self.body.packs.get(stored.pack as usize)?.clone(), stored.at, stored.digest))
+        };
+        self.files.iter().map(place).collect()
     }
 
     /// What is stored, by its digest.
@@ -155,16 +203,14 @@ pub(crate) fn has_bytes(tree: &Tree, id: InodeId) -> bool {
     tree.inode(id).file_type() == FileType::Regular && tree.inode(id).size() > 0
 }
 
+const CHUNKS: &str = "the digests of its chunks are too many or too few";
+
+/// The tree begins at the first place where its magic number can be: rows have 44 bytes, and digests of chunks 32. A digest that happens to begin
+/// so makes the generation unreadable, and is as likely as any other collision of 64 bits.
 fn split_table(rest: &[u8]) -> Result<(&[u8], &[u8]), Damage> {
-    let mut at = 0;
-    // A row's first bytes are a small number, and the tree's are letters.
-    while let Some(next) = rest.get(at..) {
-        if next.starts_with(b"INARCHTR") {
-            return Ok(rest.split_at(at));
-        }
-        at += ROW;
-    }
-    Err(Damage::Table("it has no tree"))
+    let step = 4;
+    let at = (0..rest.len()).step_by(step).find(|at| rest.get(*at..).is_some_and(|rest| rest.starts_with(b"INARCHTR")));
+    Ok(rest.split_at(at.ok_or(Damage::Table("it has no tree"))?))
 }
 
 fn row(row: &[u8]) -> Option<Stored> {
@@ -199,7 +245,12 @@ mod tests {
         };
         let files = tree.inodes().map(stored).collect();
         let packs = vec!["1".to_owned(), "2".to_owned()];
-        Generation { body: Body { number: 7, time: 1, made_by: "make".to_owned(), packs }, tree, files }
+        Generation {
+            body: Body { number: 7, time: 1, made_by: "make".to_owned(), packs },
+            tree,
+            files,
+            lists: Arc::default(),
+        }
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub enum Scope {
     User,
     /// What this user calls so.
     Named(String),
+    /// A tree at a remote, by its URL: what was read of it.
+    Remote(String),
 }
 
 impl Scope {
@@ -92,6 +94,21 @@ impl Scope {
             }
             Scope::User => "user".to_owned(),
             Scope::Named(name) => format!("named-{name}"),
+            Scope::Remote(url) => {
+                let digest = blake3::hash(url.as_bytes()).to_hex();
+                format!("remote-{}", digest.get(..32).unwrap_or_default())
+            }
+        }
+    }
+
+    /// The names below which a remote has the caches of the scope. The user's are those of a user of this name, on any machine.
+    pub(crate) fn remote_names(&self) -> String {
+        match self {
+            Scope::User => {
+                let uid = rustix::process::getuid().as_raw();
+                format!("user-{}", plain(&user_name(uid).unwrap_or_else(|| uid.to_string())))
+            }
+            scope => scope.directory(),
         }
     }
 
@@ -101,6 +118,7 @@ impl Scope {
         let scope = match name.split_once('-') {
             None => Scope::User,
             Some(("named", name)) => Scope::Named(name.to_owned()),
+            Some(("remote", _)) => Scope::Remote(String::from_utf8(trust::read(&path.join(NOTE)).ok()?).ok()?),
             Some((kind, _)) => {
                 let note = trust::read(&path.join(NOTE)).ok()?;
                 let mut parts = note.splitn(2, |byte| *byte == 0);
@@ -124,7 +142,7 @@ impl fmt::Display for Scope {
             Scope::Project(path) => f.write_str(&shown(path)),
             Scope::Branch { project, branch, .. } => write!(f, "{} branch {}", shown(project), shown(branch.as_ref())),
             Scope::User => f.write_str("user"),
-            Scope::Named(name) => f.write_str(name),
+            Scope::Named(name) | Scope::Remote(name) => f.write_str(name),
         }
     }
 }
@@ -210,6 +228,7 @@ impl CachePlace {
         let note = match &self.scope {
             Scope::Project(project) => project.as_os_str().as_bytes().to_owned(),
             Scope::Branch { project, branch, .. } => noted(project, branch),
+            Scope::Remote(url) => url.as_bytes().to_owned(),
             Scope::User | Scope::Named(_) => return Ok(()),
         };
         let path = self.home.join(&self.scope_directory).join(NOTE);
@@ -236,6 +255,17 @@ impl CachePlace {
         }
         Ok(())
     }
+}
+
+/// By /etc/passwd.
+fn user_name(uid: u32) -> Option<String> {
+    let text = fs::read("/etc/passwd").ok()?;
+    let of_line = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let name = String::from_utf8(fields.next()?.to_vec()).ok()?;
+        (fields.nth(1)? == uid.to_string().as_bytes()).then_some(name)
+    };
+    text.split(|byte| *byte == b'\n').find_map(of_line)
 }
 
 /// The directory of all caches of this user.

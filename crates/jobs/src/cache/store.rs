@@ -17,10 +17,14 @@ use inarch_tree::{Attributes, Builder, Tree};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
+use super::chunks::Lists;
 use super::error::Damage;
+use super::far::Far;
 use super::generation::{Body, Generation, Stored};
+use super::lazy::{self, Chunks, LazyPack};
 use super::pack::{Digest, NewPack, is_pack};
 use super::place::CachePlace;
+use super::synced::Synced;
 use super::{CacheError, Scope};
 use crate::lifecycle::new_file::NewFile;
 use crate::lifecycle::trust::{self, Missing, Owner};
@@ -39,10 +43,12 @@ const LARGE_PACKS: usize = 8;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The directory of a cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cache {
     place: CachePlace,
     dir: PathBuf,
+    /// Where bytes come from that are not here.
+    far: Option<Arc<Far>>,
 }
 
 /// A generation that stays as long as this does.
@@ -75,8 +81,12 @@ impl Snapshot {
 
     /// The bytes of its files.
     pub fn content(&self) -> Arc<dyn Content> {
-        let Generation { tree, .. } = &self.generation;
-        Arc::new(BackedFiles::new(Arc::clone(tree), self.generation.extents(), self.packs.clone()))
+        self.content_of(&self.generation)
+    }
+
+    /// The bytes of the files of a generation that was made of this one, and has the same packs.
+    pub fn content_of(&self, generation: &Generation) -> Arc<dyn Content> {
+        Arc::new(BackedFiles::new(Arc::clone(&generation.tree), generation.extents(), self.packs.clone()))
     }
 }
 
@@ -86,6 +96,8 @@ pub(crate) struct Next {
     pub tree: Arc<Tree>,
     /// For each inode the name of its pack, where its bytes begin there, and what they are.
     pub files: Vec<Option<(String, u64, Digest)>>,
+    /// The chunks of files in packs of a remote, those of the current generation aside.
+    pub lists: Lists,
     /// Whether files of the current generation are not in it.
     pub drops: bool,
 }
@@ -97,7 +109,7 @@ impl Cache {
         for below in [GENERATIONS, PACKS] {
             trust::directory(&place.home, &[scope, name, below], Missing::Make, Owner::User)?;
         }
-        let cache = Cache { place: place.clone(), dir: place.directory() };
+        let cache = Cache { place: place.clone(), dir: place.directory(), far: None };
         cache.place.note_scope()?;
         Ok(cache)
     }
@@ -110,7 +122,12 @@ impl Cache {
         if !is_there || !dir.join(GENERATIONS).is_dir() {
             return Err(CacheError::Missing { name: name.to_owned(), scope: place.scope.to_string() });
         }
-        Ok(Cache { place: place.clone(), dir })
+        Ok(Cache { place: place.clone(), dir, far: None })
+    }
+
+    /// The same, where bytes that are not here come from a remote.
+    pub fn with_far(self, far: Option<Arc<Far>>) -> Cache {
+        Cache { far, ..self }
     }
 
     /// Where it is.
@@ -173,8 +190,45 @@ impl Cache {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| PathError::new(path, "cannot read the generation", error))?;
         let generation = Generation::decode(&bytes).map_err(|damage| self.damaged(path, &damage))?;
-        let packs = generation.body.packs.iter().map(|name| self.pack(name)).collect::<Result<_, _>>()?;
+        let packs = self.packs(&generation)?;
         Ok(Snapshot { generation, packs, is_parent_s: false, lock: Mutex::new(Some(file)) })
+    }
+
+    fn packs(&self, generation: &Generation) -> Result<Vec<Arc<dyn Backing>>, CacheError> {
+        let open = |(name, number): (&String, u32)| match lazy::is_name(name) {
+            true => self.lazy_pack(name, number, generation),
+            false => self.pack(name),
+        };
+        generation.body.packs.iter().zip(0..).map(open).collect()
+    }
+
+    /// Opens a pack of a remote.
+    fn lazy_pack(&self, name: &str, number: u32, generation: &Generation) -> Result<Arc<dyn Backing>, CacheError> {
+        let path = self.dir.join(PACKS).join(name);
+        let fail = |error| PathError::new(&path, "cannot open a pack of the cache", error);
+        let file = trust::open(&path, OpenOptions::new().read(true).write(true)).map_err(fail)?;
+        let chunks = Chunks::of(generation, number).map_err(|damage| self.damaged(&path, &damage))?;
+        Ok(Arc::new(LazyPack::new(name, file, chunks, Arc::clone(&generation.tree), self.far.clone())))
+    }
+
+    /// Makes the file of a remote's pack, if it is not there. It gets its bytes when they are read.
+    pub fn make_lazy_pack(&self, name: &str, end: u64) -> Result<(), CacheError> {
+        let path = self.dir.join(PACKS).join(name);
+        if path.exists() {
+            return Ok(());
+        }
+        let fail = |error| PathError::new(&path, "cannot make a pack of the cache", error);
+        let new = NewFile::create(&path, || {})?;
+        new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
+        new.file.set_len(end).map_err(fail)?;
+        Ok(new.commit()?)
+    }
+
+    /// Whether the bytes of a file seem to be here. For one in a remote's pack they are not read.
+    pub fn has(&self, generation: &Generation, stored: &Stored, size: u64) -> bool {
+        let name = name_of(&generation.body, *stored);
+        let file = trust::open(&self.dir.join(PACKS).join(name), OpenOptions::new().read(true));
+        file.is_ok_and(|file| lazy::has(&file, stored.at..stored.at + size))
     }
 
     fn pack(&self, name: &str) -> Result<Arc<dyn Backing>, CacheError> {
@@ -188,6 +242,13 @@ impl Cache {
             return Err(self.damaged(&path, &Damage::Table("it is no pack")));
         }
         Ok(Arc::new(BackingFile::new(file, path.clone()).map_err(fail)?))
+    }
+
+    /// Whether a remote had the current generation the last time.
+    pub fn is_pushed(&self, far: &Far) -> Result<bool, CacheError> {
+        let number = self.snapshot()?.generation.body.number;
+        let synced = Synced::load(&self.dir, far.location());
+        Ok(number == 0 || synced.is_some_and(|synced| synced.here == Some(number)))
     }
 
     /// Notes that a guest has it now.
@@ -246,7 +307,12 @@ impl Cache {
         pack.sync()?;
         let published = self.lock()?.publish(pack, (made_by, time), &Snapshot::empty()?, |current, name| {
             let place = |file: Option<(u64, Digest)>| file.map(|(at, digest)| (name.to_owned(), at, digest));
-            let next = || Next { tree: Arc::clone(tree), files: files.into_iter().map(place).collect(), drops: false };
+            let next = || Next {
+                tree: Arc::clone(tree),
+                files: files.into_iter().map(place).collect(),
+                lists: Lists::new(),
+                drops: false,
+            };
             Ok((current.body.number == 0).then(next))
         })?;
         Ok(published.is_some())
@@ -289,7 +355,7 @@ impl Locked<'_> {
             pack.finish(&name)?;
         }
         let body = Body { number, time, made_by: made_by.to_owned(), packs: Vec::new() };
-        let generation = self.put_together(with_names(body, next))?;
+        let generation = self.put_together(with_names(body, next, &current.generation.lists))?;
         sync_directory(&cache.dir.join(PACKS))?;
         let path = cache.dir.join(GENERATIONS).join(&name);
         let mut new = NewFile::create(&path, || {})?;
@@ -321,7 +387,7 @@ impl Locked<'_> {
 
     /// Where there are too many packs, copies what is used of the smaller ones into one.
     fn put_together(&self, mut generation: Generation) -> Result<Generation, CacheError> {
-        if generation.body.packs.len() <= MOST_PACKS {
+        if generation.body.packs.iter().filter(|name| !lazy::is_name(name)).count() <= MOST_PACKS {
             return Ok(generation);
         }
         let mut used = vec![0u64; generation.body.packs.len()];
@@ -332,9 +398,11 @@ impl Locked<'_> {
         }
         let mut order: Vec<usize> = (0..used.len()).collect();
         order.sort_by_key(|pack| std::cmp::Reverse(used.get(*pack).copied()));
-        let small: BTreeSet<u32> =
-            order.iter().skip(LARGE_PACKS).filter_map(|pack| u32::try_from(*pack).ok()).collect();
-        let packs = generation.body.packs.iter().map(|name| self.cache.pack(name)).collect::<Result<Vec<_>, _>>()?;
+        // What is at a remote stays there.
+        let is_here = |pack: &&usize| generation.body.packs.get(**pack).is_some_and(|name| !lazy::is_name(name));
+        let here = order.iter().filter(is_here).skip(LARGE_PACKS);
+        let small: BTreeSet<u32> = here.filter_map(|pack| u32::try_from(*pack).ok()).collect();
+        let packs = self.cache.packs(&generation)?;
         let content = BackedFiles::new(Arc::clone(&generation.tree), generation.extents(), packs);
         let mut pack = self.cache.new_pack()?;
         let name = format!("{:08}-{}", generation.body.number, small.len());
@@ -359,7 +427,8 @@ impl Locked<'_> {
         }
         pack.sync().map_err(fail)?;
         pack.finish(&name)?;
-        generation = with_names(generation.body, Next { tree: Arc::clone(&generation.tree), files, drops: false });
+        let next = Next { tree: Arc::clone(&generation.tree), files, lists: Lists::new(), drops: false };
+        generation = with_names(generation.body, next, &generation.lists);
         Ok(generation)
     }
 
@@ -440,7 +509,7 @@ fn name_of(body: &Body, stored: Stored) -> &str {
 }
 
 /// Numbers the packs that a generation needs.
-fn with_names(body: Body, next: Next) -> Generation {
+pub(crate) fn with_names(body: Body, next: Next, known: &Arc<Lists>) -> Generation {
     let mut packs: Vec<String> = Vec::new();
     let mut numbers: HashMap<String, u32> = HashMap::new();
     let mut number = |name: String| {
@@ -454,14 +523,18 @@ fn with_names(body: Body, next: Next) -> Generation {
         Some(Stored { pack: number(name), at, digest })
     };
     let files = next.files.into_iter().map(place).collect();
-    Generation { body: Body { packs, ..body }, tree: next.tree, files }
+    let mut lists = Arc::clone(known);
+    if !next.lists.is_empty() {
+        Arc::make_mut(&mut lists).extend(next.lists);
+    }
+    Generation { body: Body { packs, ..body }, tree: next.tree, files, lists }
 }
 
 /// A generation without files.
-fn empty() -> Result<Generation, CacheError> {
+pub(crate) fn empty() -> Result<Generation, CacheError> {
     let root = Attributes { mode: 0o040_755, ..Attributes::default() };
     let tree = Arc::new(Builder::new(&root)?.finish()?);
-    Ok(Generation { body: Body::default(), tree, files: vec![None] })
+    Ok(Generation { body: Body::default(), tree, files: vec![None], lists: Arc::default() })
 }
 
 /// Names that [`Locked::publish`] gives.

@@ -8,7 +8,7 @@ use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, differences_but_deep
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place, merge};
 use inarch_tree::{FileType, InodeId, Tree};
 
-use crate::cache::{Cache, CacheError, Digest, Generation, NewPack, Next, Rules, Snapshot, has_bytes};
+use crate::cache::{Cache, CacheError, Digest, Generation, Lists, NewPack, Next, Rules, Snapshot, has_bytes};
 use crate::kept::now;
 use crate::source::of_owner;
 
@@ -36,6 +36,10 @@ pub(crate) struct Newer<'a> {
     pub lineage: &'a (dyn Lineage + Sync),
     /// The generation's file that has the bytes of one of its files, if that is known without reading.
     pub same: &'a (dyn Fn(InodeId) -> Option<InodeId> + Sync),
+    /// Where the bytes of one of its files are, if that is known without reading: the name of a pack (empty for the new one), and where they begin there.
+    pub stored: &'a (dyn Fn(InodeId) -> Option<(String, u64, Digest)> + Sync),
+    /// The chunks of its files.
+    pub lists: &'a Lists,
     /// Whether a missing file was removed.
     pub removes: bool,
 }
@@ -45,7 +49,8 @@ type At = (String, u64);
 
 /// What a guest changed of a generation, as far as the rules take it.
 pub(crate) struct Change<'a> {
-    base: &'a Snapshot,
+    base: &'a Generation,
+    lists: Lists,
     guest: Arc<Tree>,
     found: Vec<Difference>,
     /// For files of `guest`.
@@ -62,30 +67,39 @@ impl<'a> Change<'a> {
     /// The files cannot be read, or the pack cannot be written.
     pub fn find(
         newer: &Newer<'_>,
-        base: &'a Snapshot,
+        base: &'a Generation,
         rules: &Rules,
-        pack: &mut NewPack,
+        mut pack: Option<&mut NewPack>,
     ) -> Result<Change<'a>, CacheError> {
         let guest = Arc::clone(newer.tree);
-        let old = &base.generation.tree;
+        let old = &base.tree;
         let (found, _) = differences_but_deep(old, &guest, newer.lineage, MOST_PATHS);
         let removes = newer.removes && rules.deletes();
         let found = taken(found, (old, &guest), rules, removes);
-        let known = base.generation.by_digest();
-        let name = |pack: u32| base.generation.body.packs.get(pack as usize).cloned().unwrap_or_default();
+        let known = base.by_digest();
+        let name = |pack: u32| base.body.packs.get(pack as usize).cloned().unwrap_or_default();
         let (mut places, mut digests, mut new_bytes) = (HashMap::new(), HashMap::new(), 0);
         let files = found.iter().filter_map(|difference| difference.new).filter(|new| has_bytes(&guest, *new));
         for new in files {
             if places.contains_key(&new) {
                 continue;
             }
-            let kept = (newer.same)(new).and_then(|old| base.generation.files.get(old.index()).copied().flatten());
-            let (stored, is_new) = match kept {
-                Some(stored) => (stored, false),
-                None => {
+            let kept = (newer.same)(new).and_then(|old| base.files.get(old.index()).copied().flatten());
+            if let Some((pack, at, digest)) = (newer.stored)(new).filter(|_| kept.is_none()) {
+                let is_new = pack.is_empty();
+                if digests.insert((pack.clone(), at), digest).is_none() && is_new {
+                    new_bytes += guest.inode(new).size();
+                }
+                places.insert(new, (pack, at));
+                continue;
+            }
+            let (stored, is_new) = match (kept, &mut pack) {
+                (Some(stored), _) => (stored, false),
+                (None, Some(pack)) => {
                     let file = (newer.content, new, guest.inode(new).size());
                     pack.add(file, |digest| known.get(digest).copied())?
                 }
+                (None, None) => return Err(CacheError::Disk("a file's bytes have no place".to_owned())),
             };
             let at = if is_new { (String::new(), stored.at) } else { (name(stored.pack), stored.at) };
             if digests.insert(at.clone(), stored.digest).is_none() && is_new {
@@ -93,7 +107,12 @@ impl<'a> Change<'a> {
             }
             places.insert(new, at);
         }
-        Ok(Change { base, guest, found, places, digests, new_bytes })
+        Ok(Change { base, lists: newer.lists.clone(), guest, found, places, digests, new_bytes })
+    }
+
+    /// Whether nothing was changed.
+    pub fn is_nothing(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// Publishes it. `owner` is whose all files are; `pack` has the new bytes.
@@ -102,7 +121,7 @@ impl<'a> Change<'a> {
     /// The store cannot be written: then the cache is as it was.
     pub fn publish(
         self,
-        store: &Cache,
+        (store, base): (&Cache, &Snapshot),
         pack: NewPack,
         rules: &Rules,
         owner: Option<(u32, u32)>,
@@ -114,7 +133,6 @@ impl<'a> Change<'a> {
         }
         pack.sync()?;
         let locked = store.lock()?;
-        let base = self.base;
         published.generation = locked.publish(pack, (made_by, now()), base, |current, new_pack| {
             let current = match owner {
                 Some(owner) => &of_owner(current, owner)?,
@@ -126,14 +144,14 @@ impl<'a> Change<'a> {
     }
 
     /// What it makes of the current generation; `None` if that stays as it is.
-    fn merged(
+    pub fn merged(
         mut self,
         current: &Generation,
         new_pack: &str,
         rules: &Rules,
         published: &mut Published,
     ) -> Result<Option<Next>, CacheError> {
-        let base = &self.base.generation;
+        let base = self.base;
         if current.body.number != base.body.number && !rules.mixes() {
             published.lost = self.found.len() as u64;
             return Ok(None);
@@ -180,7 +198,7 @@ impl<'a> Change<'a> {
             }
             files.push(file.filter(|_| has_bytes(&merged.tree, id)));
         }
-        Ok(Some(Next { tree: Arc::new(merged.tree), files, drops }))
+        Ok(Some(Next { tree: Arc::new(merged.tree), files, lists: std::mem::take(&mut self.lists), drops }))
     }
 }
 

@@ -9,7 +9,7 @@ use inarch_tree::select::Selection;
 
 use super::{Change, Newer, Published};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace, Rules};
+use crate::cache::{Cache, CacheError, CachePlace, Lists, Rules};
 use crate::device::{Recipe, Writes};
 use crate::disk::DiskFormat;
 use crate::kept::{GuestDisk, Layered, WrittenDisk};
@@ -53,10 +53,12 @@ pub fn publish_from(place: &CachePlace, overlay: &Path) -> Result<Published, Job
             content: &*disk.image.opened.content,
             lineage: &disk,
             same: &|new| disk.planned(new).filter(|planned| disk.is_untouched(*planned, new)),
+            stored: &|_| None,
+            lists: &Lists::new(),
             removes: true,
         };
-        Change::find(&newer, &base, &rules, &mut pack)
+        Change::find(&newer, &base.generation, &rules, Some(&mut pack))
     };
     let change = Parse::new().run(find, || {}).map_err(CacheError::from)??;
-    Ok(change.publish(&store, pack, &rules, None, "inarch cache publish")?)
+    Ok(change.publish((&store, &base), pack, &rules, None, "inarch cache publish")?)
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::JobError;
-use crate::cache::{Cache, CachePlace, content_digest, has_bytes};
+use crate::cache::{Cache, CachePlace, content_digest, has_bytes, without_absent};
 
 /// What was found in a cache.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -12,6 +12,8 @@ pub struct Verified {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// How many were not read: their bytes are only at a remote.
+    pub absent: u64,
     /// Paths whose bytes are not what was published, or cannot be read.
     pub damaged: Vec<String>,
 }
@@ -21,10 +23,15 @@ pub struct Verified {
 /// # Errors
 /// There is no such cache, or its generation cannot be read.
 pub fn verify(place: &CachePlace) -> Result<Verified, JobError> {
-    let snapshot = Cache::existing(place)?.snapshot()?;
+    let cache = Cache::existing(place)?;
+    let snapshot = cache.snapshot()?;
     let content = snapshot.content();
     let mut verified = Verified::default();
     let generation = &snapshot.generation;
+    let (present, absent) = without_absent(&cache, generation)?;
+    let (generation, content) =
+        if absent == 0 { (generation, content) } else { (&present, snapshot.content_of(&present)) };
+    verified.absent = absent;
     for (id, inode) in generation.tree.inodes().filter(|(id, _)| has_bytes(&generation.tree, *id)) {
         let stored = generation.files.get(id.index()).copied().flatten();
         let read = content_digest(&*content, id, inode.size()).ok();

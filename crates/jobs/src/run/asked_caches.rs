@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::RunError;
 use super::request::{Mode, Publish, Root, RunCache, RunRequest};
 use crate::JobError;
-use crate::cache::{CachePlace, Scope, Tool, tool};
+use crate::cache::{CachePlace, CacheRemote, Location, Scope, Tool, tool};
 
 /// Caches that a user asks for.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct AskedCaches {
     pub mode: Mode,
     /// Whether they are directories that are shared live.
     pub live: bool,
+    /// The remote of all of them.
+    pub remote: Option<Location>,
 }
 
 /// The user of a guest's command.
@@ -74,6 +76,8 @@ impl AskedCaches {
         if request.caches.iter().any(|other| other.place == place) {
             return Err(RunError::CacheTwice { name: name.to_owned() }.into());
         }
+        let puts = self.publish != Publish::Never;
+        let remote = self.remote.as_ref().map(|location| CacheRemote::of(location, &place, puts)).transpose()?;
         request.caches.push(RunCache {
             place,
             destination,
@@ -81,6 +85,7 @@ impl AskedCaches {
             publish: self.publish,
             mode: self.mode,
             live: self.live,
+            remote,
         });
         Ok(())
     }
@@ -185,6 +190,7 @@ mod tests {
             publish: Publish::OnSuccess,
             mode: Mode::Shared,
             live: false,
+            remote: None,
         }
     }
 

@@ -28,6 +28,7 @@ use rustix::fs::MemfdFlags;
 
 use super::RunError;
 use super::attached::{AttachError, OpenDisk};
+use super::cached::freshen;
 use super::holding::{Held, Part};
 use super::launch::Launch;
 use super::report::{DiskReport, RunEvent};
@@ -148,6 +149,7 @@ impl LiveDisk {
             recipe.trace = Some(counting(recipe.trace.take(), Arc::clone(&live.reads)));
         }
         thread::spawn(move || {
+            freshen(&recipe.source, &failure);
             match recipe.prepare() {
                 Ok(mut prepared) => {
                     // Only this thread sets them.

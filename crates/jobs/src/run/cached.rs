@@ -2,11 +2,14 @@
 //!
 //! 1. [`take_turns`] waits for those that one run at a time has.
 //! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, all of it the command's user's.
+//!    With a remote, its newer generation is taken first ([`freshen`]); bytes come when the guest reads them.
 //! 3. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
 //!    that is confined to parsing does this. New bytes go into a new pack.
 //! 4. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
 //!    A branch without a cache of its own gets a copy of what it began with first.
+//! 5. With a remote, the new generation is pushed.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use inarch_confine::Parse;
@@ -15,15 +18,17 @@ use super::attempt::{DiskFailure, LiveDisk};
 use super::request::{Mode, Publish, RunCache};
 use super::{CacheUse, RunEvent, RunReport};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, Rules, Snapshot, Turn};
-use crate::caches::{Change, Newer, Published, Unrelated};
+use crate::cache::{Cache, CacheError, Lists, Rules, Snapshot, Turn};
+use crate::caches::{Change, Newer, Published, Unrelated, pull, push};
 use crate::kept::{GuestDisk, now};
 use crate::source::{CacheSource, Source, of_owner};
 
 impl RunCache {
     /// The source of its disk.
     pub(super) fn source(&self) -> Source {
-        Source::Cache(Box::new(CacheSource::new(self.place.clone(), Some(self.owner), true)))
+        Source::Cache(Box::new(
+            CacheSource::new(self.place.clone(), Some(self.owner), true).with_remote(self.remote.clone()),
+        ))
     }
 }
 
@@ -56,6 +61,33 @@ pub(super) fn take_turns(caches: &[RunCache], words: &str, failure: &DiskFailure
     Ok(turns)
 }
 
+/// Takes what a cache's remote has new. What fails is told, and the run goes on with what is here.
+pub(super) fn freshen(source: &Source, failure: &Arc<DiskFailure>) {
+    let Source::Cache(cache) = source else { return };
+    let Some(far) = cache.far() else { return };
+    let events = Arc::clone(failure);
+    far.on_line(move |line| events.tell_fault(line));
+    let pulled = Cache::make(&cache.place).and_then(|store| pull(&store.with_far(Some(Arc::clone(far))), far));
+    if let Err(error) = pulled {
+        far.lose();
+        failure.tell_fault(format!("cache {}: the run goes on without its remote: {error}", cache.place.name));
+    }
+}
+
+/// Pushes what is new: what was published just now, or by a run without the remote.
+fn push_new(cache: &RunCache, is_published: bool) -> Result<(), CacheError> {
+    let Some(far) = cache.remote.as_ref().map(|remote| &remote.0) else { return Ok(()) };
+    // The user knows already that it is out of reach; the next run pushes.
+    if far.is_read_only() || far.is_lost() {
+        return Ok(());
+    }
+    let store = Cache::existing(&cache.place)?.with_far(Some(Arc::clone(far)));
+    if !is_published && store.is_pushed(far)? {
+        return Ok(());
+    }
+    push(&store, far).map(drop)
+}
+
 /// Publishes what the guest of a run changed of its caches, and returns what each was of use. What fails is reported, and the run is as it was.
 pub(super) fn publish(
     caches: &[RunCache],
@@ -85,6 +117,12 @@ pub(super) fn publish(
                     usage.error = Some(error.to_string());
                 }
             }
+        }
+        if is_wanted
+            && usage.error.is_none()
+            && let Err(error) = push_new(cache, usage.generation.is_some())
+        {
+            failure.tell_fault(format!("cache {}: nothing is pushed: {error}", cache.place.name));
         }
         if usage.error.is_none() {
             failure.events().emit(RunEvent::Cache(usage.clone()));
@@ -116,15 +154,21 @@ fn of_disk(cache: &RunCache, disk: &LiveDisk, words: &str) -> Result<Published, 
     }
     let find = |parsing| {
         let disk = GuestDisk::read(parsing, written).map_err(CacheError::Disk)?;
-        let (tree, content) = (disk.guest(), &*disk.image.opened.content);
         let own = base.content();
         // Another run of the branch began the cache meanwhile: its generation has nothing to do with the disk.
-        let unrelated = Unrelated { old: (&base.generation.tree, &*own), new: (tree, content) };
-        let same = |new| disk.planned(new).filter(|planned| is_copy && disk.is_untouched(*planned, new));
-        let newer =
-            Newer { tree, content, lineage: if is_copy { &disk } else { &unrelated }, same: &same, removes: is_copy };
-        Change::find(&newer, base, &rules, &mut pack)
+        let unrelated =
+            Unrelated { old: (&base.generation.tree, &*own), new: (disk.guest(), &*disk.image.opened.content) };
+        let newer = Newer {
+            tree: disk.guest(),
+            content: &*disk.image.opened.content,
+            lineage: if is_copy { &disk } else { &unrelated },
+            same: &|new| disk.planned(new).filter(|planned| is_copy && disk.is_untouched(*planned, new)),
+            stored: &|_| None,
+            lists: &Lists::new(),
+            removes: is_copy,
+        };
+        Change::find(&newer, &base.generation, &rules, Some(&mut pack))
     };
     let change = Parse::new().run(find, || {})??;
-    change.publish(&store, pack, &rules, Some(cache.owner), words)
+    change.publish((&store, base), pack, &rules, Some(cache.owner), words)
 }

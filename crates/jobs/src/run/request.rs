@@ -13,7 +13,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::{AttachedDisk, Keep, Vmm};
-use crate::cache::CachePlace;
+use crate::cache::{CachePlace, CacheRemote};
 use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
@@ -104,6 +104,8 @@ pub struct RunCache {
     pub mode: Mode,
     /// Whether the guest has a directory live, with locks that all see, instead of a disk with a snapshot.
     pub live: bool,
+    /// The remote whose newer generation the guest gets, and to which what it adds is pushed.
+    pub remote: Option<CacheRemote>,
 }
 
 /// How runs that have a cache at the same time share it.

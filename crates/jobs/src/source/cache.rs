@@ -6,7 +6,10 @@ use inarch_tree::InodeId;
 use inarch_tree::select::{OwnerMap, Selection, select};
 
 use super::{OpenError, Opened, Source};
-use crate::cache::{Cache, CacheError, CachePlace, Generation, Scope, Snapshot};
+use crate::cache::{
+    Cache, CacheError, CachePlace, CacheRemote, Far, Generation, Location, Scope, Snapshot, adopt, home, without_absent,
+};
+use crate::text::counted;
 
 /// A cache, the tree of which is its current generation.
 #[derive(Clone, Debug)]
@@ -17,8 +20,10 @@ pub struct CacheSource {
     pub owner: Option<(u32, u32)>,
     /// Whether a cache that is not there is an empty tree.
     pub may_be_missing: bool,
-    /// The generation that was opened.
-    opened: Arc<OnceLock<Arc<Snapshot>>>,
+    /// Where bytes come from that are not here.
+    remote: Option<CacheRemote>,
+    /// The generation that was opened, and how many files were left out of it.
+    opened: Arc<OnceLock<(Arc<Snapshot>, u64)>>,
 }
 
 /// Two are the same if they name the same.
@@ -33,24 +38,42 @@ impl Eq for CacheSource {}
 impl CacheSource {
     /// Nothing is opened yet.
     pub fn new(place: CachePlace, owner: Option<(u32, u32)>, may_be_missing: bool) -> CacheSource {
-        CacheSource { place, owner, may_be_missing, opened: Arc::default() }
+        CacheSource { place, owner, may_be_missing, remote: None, opened: Arc::default() }
+    }
+
+    /// The same, where bytes that are not here come from a remote.
+    pub fn with_remote(self, remote: Option<CacheRemote>) -> CacheSource {
+        CacheSource { remote, ..self }
+    }
+
+    /// Where bytes come from that are not here.
+    pub(crate) fn far(&self) -> Option<&Arc<Far>> {
+        self.remote.as_ref().map(|remote| &remote.0)
     }
 
     /// The generation that was opened; `None` if none was.
     pub(crate) fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.opened.get()
+        self.opened.get().map(|(snapshot, _)| snapshot)
     }
 
     /// Opens the current generation. What is opened first stays.
     pub(super) fn open(&self, selection: &Selection) -> Result<Opened, OpenError> {
         if self.opened.get().is_none() {
-            let snapshot = self.read().map_err(|error| OpenError::Cache(Box::new(error)))?;
+            let (snapshot, absent) = self.read().map_err(|error| OpenError::Cache(Box::new(error)))?;
             // Another thread may have opened it meanwhile.
-            let _ = self.opened.set(Arc::new(snapshot));
+            let _ = self.opened.set((Arc::new(snapshot), absent));
         }
-        let snapshot = self.opened.get().ok_or(OpenError::NoThread(std::io::ErrorKind::Other.into()))?;
+        let (snapshot, absent) = self.opened.get().ok_or(OpenError::NoThread(std::io::ErrorKind::Other.into()))?;
         let (tree, content) = (Arc::clone(&snapshot.generation.tree), snapshot.content());
-        Opened::of(tree, content).select(&Source::Cache(Box::new(self.clone())), selection)
+        let mut opened = Opened::of(tree, content);
+        if *absent > 0 {
+            let files = counted(*absent, "file is", "files are");
+            opened.notes.push(format!("cache {}: {files} left out: the bytes are only at its remote", self.place.name));
+        }
+        if matches!(self.place.scope, Scope::Remote(_)) {
+            opened.stamp = snapshot.generation.body.number.to_le_bytes().to_vec();
+        }
+        opened.select(&Source::Cache(Box::new(self.clone())), selection)
     }
 
     /// The cache that this one begins with, if that has anything.
@@ -63,18 +86,31 @@ impl CacheSource {
         }
     }
 
-    fn read(&self) -> Result<Snapshot, CacheError> {
+    fn read(&self) -> Result<(Snapshot, u64), CacheError> {
         let cache = if self.may_be_missing { Cache::make(&self.place)? } else { Cache::existing(&self.place)? };
         if self.may_be_missing {
             cache.use_now()?;
         }
+        let far = self.far().filter(|far| !far.is_lost());
+        let cache = cache.with_far(far.cloned());
+        if let (Scope::Remote(_), Some(far)) = (&self.place.scope, far) {
+            adopt(&cache, far, true)?;
+        }
+        // The remote is the branch's: of the default branch's cache there is what is here.
         let parent = if cache.is_new()? { self.parent()? } else { None };
-        let mut snapshot = parent.as_ref().unwrap_or(&cache).snapshot()?;
+        let read = parent.as_ref().unwrap_or(&cache);
+        let mut snapshot = read.snapshot()?;
+        let mut absent = 0;
+        if far.is_none() || parent.is_some() {
+            (snapshot.generation, absent) = without_absent(read, &snapshot.generation)?;
+        } else if let (0, Scope::Remote(url)) = (snapshot.generation.body.number, &self.place.scope) {
+            return Err(CacheError::Remote { place: url.clone(), reason: "nothing was pushed there".to_owned() });
+        }
         snapshot.is_parent_s = parent.is_some();
         if let Some(owner) = self.owner {
             snapshot.generation = of_owner(&snapshot.generation, owner)?;
         }
-        Ok(snapshot)
+        Ok((snapshot, absent))
     }
 }
 
@@ -84,7 +120,27 @@ pub(super) fn source(text: &[u8]) -> Result<Source, CacheError> {
     let here = std::env::current_dir()?;
     let (scope, name) = text.split_once('/').unwrap_or(("project", &text));
     let place = CachePlace::of_user(Scope::parse(scope, &here)?, name)?;
-    Ok(Source::Cache(Box::new(CacheSource::new(place, None, false))))
+    let remote = match std::env::var(REMOTE) {
+        Ok(url) if !url.is_empty() => Some(CacheRemote::of(&Location::parse(&url)?, &place, false)?),
+        _ => None,
+    };
+    Ok(Source::Cache(Box::new(CacheSource::new(place, None, false).with_remote(remote))))
+}
+
+/// The variable with the URL of the remote of all caches.
+pub const REMOTE: &str = "INARCH_CACHE_REMOTE";
+
+/// The name of what is kept here of a tree at a remote.
+const TREE: &str = "tree";
+
+/// The tree at a remote.
+pub(super) fn remote(url: &str) -> Result<Source, CacheError> {
+    let location = Location::parse(url)?;
+    let place = CachePlace::new(&home()?, Scope::Remote(location.to_string()), TREE)?;
+    // Later, a confined thread is granted what is there.
+    Cache::make(&place)?;
+    let far = CacheRemote(Arc::new(Far::start(location.clone(), location.to_string(), false)?));
+    Ok(Source::Cache(Box::new(CacheSource::new(place, None, true).with_remote(Some(far)))))
 }
 
 /// The generation with all files belonging to one user and group.
@@ -93,5 +149,10 @@ pub(crate) fn of_owner(generation: &Generation, (uid, gid): (u32, u32)) -> Resul
     let selected = select(&generation.tree, &selection, &|_, _| None)?;
     let file = |id: &InodeId| generation.files.get(id.index()).copied().flatten();
     let files = selected.origins.iter().map(file).collect();
-    Ok(Generation { body: generation.body.clone(), tree: Arc::new(selected.tree), files })
+    Ok(Generation {
+        body: generation.body.clone(),
+        tree: Arc::new(selected.tree),
+        files,
+        lists: Arc::clone(&generation.lists),
+    })
 }

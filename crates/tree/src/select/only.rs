@@ -70,6 +70,12 @@ impl Marks {
         (marks, missing)
     }
 
+    /// Takes all but the names of some inodes.
+    pub(super) fn without(tree: &Tree, gone: &dyn Fn(InodeId) -> bool) -> Marks {
+        let entries = tree.entries.iter().map(|entry| !gone(entry.inode)).collect();
+        Marks { entries, whole: HashSet::new() }
+    }
+
     pub(super) fn takes(&self, entry: usize) -> bool {
         self.entries.get(entry).copied().unwrap_or(false)
     }

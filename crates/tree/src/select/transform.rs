@@ -56,6 +56,14 @@ pub fn with_directories(tree: &Tree, directories: &[Vec<u8>]) -> Result<Selected
     walk.run()
 }
 
+/// `tree` without the inodes for which `gone` says so, and without what is below them.
+pub fn without(tree: &Tree, gone: &dyn Fn(InodeId) -> bool) -> Result<Selected, BuildError> {
+    let selection = Selection::default();
+    let mut walk = Walk::new(tree, &selection, &|_, _| None)?;
+    walk.marks = Some(Marks::without(tree, gone));
+    walk.run()
+}
+
 /// A directory to be listed.
 struct Task {
     /// `None` for a new one.

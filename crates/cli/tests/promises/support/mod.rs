@@ -6,6 +6,8 @@ pub mod bare_guest;
 pub mod debian;
 pub mod listing;
 pub mod mounted;
+pub mod s3;
+pub mod web;
 
 pub mod kept;
 

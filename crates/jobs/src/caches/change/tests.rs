@@ -50,10 +50,17 @@ impl Scene {
     fn publish_over(&self, base: &Snapshot, files: &[(&str, &str)]) -> Published {
         let (_directory, opened) = Scene::tree(files);
         let mut pack = self.store.new_pack().unwrap();
-        let newer =
-            Newer { tree: &opened.tree, content: &*opened.content, lineage: &New, same: &|_| None, removes: true };
-        let change = Change::find(&newer, base, &self.rules, &mut pack).unwrap();
-        change.publish(&self.store, pack, &self.rules, None, "a test").unwrap()
+        let newer = Newer {
+            tree: &opened.tree,
+            content: &*opened.content,
+            lineage: &New,
+            same: &|_| None,
+            stored: &|_| None,
+            lists: &Lists::new(),
+            removes: true,
+        };
+        let change = Change::find(&newer, &base.generation, &self.rules, Some(&mut pack)).unwrap();
+        change.publish((&self.store, base), pack, &self.rules, None, "a test").unwrap()
     }
 
     fn publish(&self, files: &[(&str, &str)]) -> Published {
@@ -192,9 +199,17 @@ fn what_is_no_file_is_not_taken() {
     let opened = open(&Source::Directory(directory.path().to_owned()), &Selection::default()).unwrap();
     let base = scene.store.snapshot().unwrap();
     let mut pack = scene.store.new_pack().unwrap();
-    let newer = Newer { tree: &opened.tree, content: &*opened.content, lineage: &New, same: &|_| None, removes: true };
-    let change = Change::find(&newer, &base, &scene.rules, &mut pack).unwrap();
-    change.publish(&scene.store, pack, &scene.rules, None, "a test").unwrap();
+    let newer = Newer {
+        tree: &opened.tree,
+        content: &*opened.content,
+        lineage: &New,
+        same: &|_| None,
+        stored: &|_| None,
+        lists: &Lists::new(),
+        removes: true,
+    };
+    let change = Change::find(&newer, &base.generation, &scene.rules, Some(&mut pack)).unwrap();
+    change.publish((&scene.store, &base), pack, &scene.rules, None, "a test").unwrap();
     let tree = scene.store.snapshot().unwrap().generation.tree;
     assert!(tree.lookup(b"fifo").is_none());
     assert_eq!(tree.symlink_target(tree.lookup(b"link").unwrap()), b"a");

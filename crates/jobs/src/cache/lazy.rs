@@ -1,0 +1,321 @@
+//! [`LazyPack`]: a pack of a remote, of which this machine has what was read so far.
+//!
+//! Its file is sparse: each chunk lies where it lies in the remote's pack. Which chunks are there is written down nowhere. The first time that a process
+//! wants a chunk it reads the file and compares the digest: what is a hole, was cut off by a crash or is damaged has another one, and is
+//! fetched. So no order of writes matters, and two processes that fetch the same chunk write the same bytes.
+//!
+//! A guest's read never gets other bytes than those whose digest the generation has. What the remote sends is checked before anybody sees it; if it is
+//! wrong, it is fetched once more, and then the read fails.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use inarch_block::{Backing, Cursor};
+use inarch_remote::RemoteError;
+use inarch_tree::{InodeId, Tree};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::ahead::Ahead;
+use super::chunks::{self, CHUNK};
+use super::error::Damage;
+use super::far::Far;
+use super::generation::Generation;
+
+/// The name of a remote's pack: 64 hexadecimal digits.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// The most bytes of one request.
+const MOST: u64 = 8 << 20;
+
+/// A piece of a file, as it lies in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chunk {
+    /// Where it begins in the pack.
+    at: u64,
+    /// At most [`CHUNK`].
+    length: u32,
+    inode: InodeId,
+    /// Where it begins in the file.
+    offset: u64,
+    digest: [u8; 32],
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.at + u64::from(self.length)
+    }
+}
+
+/// The chunks of a pack, in the order in which they lie there.
+#[derive(Debug)]
+pub(crate) struct Chunks(Vec<Chunk>);
+
+impl Chunks {
+    /// Those of the pack with this number.
+    pub fn of(generation: &Generation, pack: u32) -> Result<Chunks, Damage> {
+        let mut all = Vec::new();
+        for (inode, stored) in generation.remote_files().filter(|(_, stored)| stored.pack == pack) {
+            let size = generation.tree.inode(inode).size();
+            if size <= CHUNK {
+                let length = size as u32;
+                all.push(Chunk { at: stored.at, length, inode, offset: 0, digest: stored.digest.0 });
+                continue;
+            }
+            let list = generation.lists.get(&stored.digest).ok_or(Damage::Table("a file has no chunks"))?;
+            for (digest, offset) in list.iter().zip((0..).step_by(CHUNK as usize)) {
+                let length = (size - offset).min(CHUNK) as u32;
+                all.push(Chunk { at: stored.at + offset, length, inode, offset, digest: *digest });
+            }
+        }
+        all.sort_by_key(|chunk| (chunk.at, chunk.length));
+        // Files with the same bytes are stored once.
+        all.dedup_by(|next, one| (next.at, next.length, next.digest) == (one.at, one.length, one.digest));
+        if all.windows(2).any(|pair| matches!(pair, [one, next] if one.end() > next.at)) {
+            return Err(Damage::Table("files lie over each other"));
+        }
+        Ok(Chunks(all))
+    }
+
+    /// Where the last one ends.
+    pub fn end(&self) -> u64 {
+        self.0.last().map_or(0, Chunk::end)
+    }
+}
+
+/// A pack of a remote.
+pub(crate) struct LazyPack {
+    name: String,
+    file: File,
+    chunks: Vec<Chunk>,
+    tree: Arc<Tree>,
+    /// A bit for each chunk: whether this process has seen the file's bytes to be right.
+    known: Vec<AtomicU64>,
+    /// Chunks that a thread has just now.
+    busy: Mutex<HashSet<usize>>,
+    freed: Condvar,
+    ahead: Mutex<Ahead>,
+    /// Where the bytes come from; `None`: from nowhere.
+    far: Option<Arc<Far>>,
+    /// Whether the file could not be written.
+    is_full: AtomicBool,
+}
+
+/// Where the bytes of a chunk are.
+enum Place {
+    File,
+    /// The file could not be written.
+    Memory(Vec<u8>),
+}
+
+/// Chunks that no other thread takes meanwhile.
+struct Claim<'a> {
+    pack: &'a LazyPack,
+    chunks: Range<usize>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.pack.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.retain(|chunk| !self.chunks.contains(chunk));
+        self.pack.freed.notify_all();
+    }
+}
+
+impl LazyPack {
+    /// `file` is open for reading and writing.
+    pub fn new(name: &str, file: File, chunks: Chunks, tree: Arc<Tree>, far: Option<Arc<Far>>) -> LazyPack {
+        let known = (0..chunks.0.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        LazyPack {
+            name: name.to_owned(),
+            file,
+            chunks: chunks.0,
+            tree,
+            known,
+            busy: Mutex::default(),
+            freed: Condvar::new(),
+            ahead: Mutex::default(),
+            far,
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    fn is_known(&self, chunk: usize) -> bool {
+        self.known.get(chunk / 64).is_some_and(|bits| bits.load(Ordering::Acquire) & 1 << (chunk % 64) != 0)
+    }
+
+    fn set_known(&self, chunk: usize) {
+        if let Some(bits) = self.known.get(chunk / 64) {
+            bits.fetch_or(1 << (chunk % 64), Ordering::Release);
+        }
+    }
+
+    /// Whether bytes have the digest of a chunk.
+    fn is_right(&self, chunk: &Chunk, bytes: &[u8]) -> bool {
+        let size = self.tree.inode(chunk.inode).size();
+        let digest = if size <= CHUNK { *blake3::hash(bytes).as_bytes() } else { chunks::of_part(chunk.offset, bytes) };
+        bytes.len() == chunk.length as usize && digest == chunk.digest
+    }
+
+    /// Takes chunk `first`, when no other thread has it, and of those that follow up to `end` all that lie in a row and are not here.
+    fn claim(&self, first: usize, end: usize) -> Claim<'_> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while busy.contains(&first) {
+            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        let is_free = |chunk: &usize| !busy.contains(chunk) && !self.is_known(*chunk) && self.is_hole(*chunk);
+        let last = (first + 1..end).take_while(is_free).last().unwrap_or(first);
+        busy.extend(first..=last);
+        Claim { pack: self, chunks: first..last + 1 }
+    }
+
+    /// Whether nothing of a chunk is in the file. What is there may be wrong; only a read tells.
+    fn is_hole(&self, chunk: usize) -> bool {
+        let Some(chunk) = self.chunks.get(chunk) else { return false };
+        match rustix::fs::seek(&self.file, SeekFrom::Data(chunk.at)) {
+            Ok(data) => data >= chunk.end(),
+            Err(error) => error == Errno::NXIO,
+        }
+    }
+
+    /// Makes sure that a chunk is here. `wanted` is the end of the chunks that the read needs.
+    fn ensure(&self, first: usize, wanted: usize) -> io::Result<Place> {
+        if self.is_known(first) {
+            return Ok(Place::File);
+        }
+        let failed = || io::Error::from_raw_os_error(libc::EIO);
+        let chunk = *self.chunks.get(first).ok_or_else(failed)?;
+        let mut buffer = vec![0; chunk.length as usize];
+        let claim = self.claim(first, first + 1);
+        // Another thread may have had it meanwhile.
+        if self.is_known(first)
+            || self.file.read_exact_at(&mut buffer, chunk.at).is_ok() && self.is_right(&chunk, &buffer)
+        {
+            self.set_known(first);
+            return Ok(Place::File);
+        }
+        drop(claim);
+        let far = self.far.as_ref().ok_or_else(failed)?;
+        let end = self.far_enough(first, wanted);
+        let claim = self.claim(first, end);
+        if self.is_known(first) {
+            return Ok(Place::File);
+        }
+        let all = self.chunks.get(claim.chunks.clone()).unwrap_or_default();
+        let range = chunk.at..all.last().map_or(chunk.end(), Chunk::end);
+        let mut place = self.take(claim.chunks.clone(), range.start, far.bytes(&self.name, range));
+        let is_damaged = |wrong: &Wrong| match wrong {
+            Wrong::Bytes => true,
+            Wrong::Remote(error) => matches!(error, RemoteError::TooShort { .. } | RemoteError::TooLong { .. }),
+        };
+        if place.as_ref().err().is_some_and(is_damaged) {
+            // What a cache in between has damaged may be right the second time.
+            place = self.take(first..first + 1, chunk.at, far.bytes(&self.name, chunk.at..chunk.end()));
+        }
+        place.map_err(|wrong| {
+            let path = self.tree.path(chunk.inode);
+            far.tell_wrong(&String::from_utf8_lossy(&path), chunk.offset, chunk.length, &wrong.to_string());
+            failed()
+        })
+    }
+
+    /// The chunk before which one request ends: all that is wanted, and what is read ahead, but not too much.
+    fn far_enough(&self, first: usize, wanted: usize) -> usize {
+        let Some(chunk) = self.chunks.get(first) else { return first };
+        let last = wanted.checked_sub(1).and_then(|last| self.chunks.get(last)).map_or(chunk.end(), Chunk::end);
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).miss(chunk.at, last);
+        let end = last.saturating_add(ahead).min(chunk.at.saturating_add(MOST));
+        self.chunks.partition_point(|chunk| chunk.end() <= end)
+    }
+
+    /// Checks bytes that begin at `start`, and stores the chunks that they are. The first one must be right.
+    fn take(&self, range: Range<usize>, start: u64, bytes: Result<Vec<u8>, RemoteError>) -> Result<Place, Wrong> {
+        let bytes = bytes.map_err(Wrong::Remote)?;
+        let mut first = None;
+        for at in range {
+            let Some(chunk) = self.chunks.get(at) else { break };
+            let from = (chunk.at - start) as usize;
+            let piece = bytes.get(from..from + chunk.length as usize).unwrap_or_default();
+            if !self.is_right(chunk, piece) {
+                if first.is_none() {
+                    return Err(Wrong::Bytes);
+                }
+                continue;
+            }
+            let place = match self.file.write_all_at(piece, chunk.at) {
+                Ok(()) => {
+                    self.set_known(at);
+                    Place::File
+                }
+                Err(error) => {
+                    if !self.is_full.swap(true, Ordering::Relaxed) {
+                        self.far.iter().for_each(|far| far.tell(&format!("what is fetched cannot be kept: {error}")));
+                    }
+                    Place::Memory(piece.to_vec())
+                }
+            };
+            first.get_or_insert(place);
+        }
+        first.ok_or(Wrong::Bytes)
+    }
+}
+
+/// Why a chunk could not be had.
+#[derive(Debug, thiserror::Error)]
+enum Wrong {
+    #[error("{0}")]
+    Remote(RemoteError),
+    #[error("the remote's bytes are not those of its generation")]
+    Bytes,
+}
+
+impl Backing for LazyPack {
+    fn size(&self) -> u64 {
+        self.chunks.last().map_or(0, Chunk::end)
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let failed = || io::Error::from_raw_os_error(libc::EIO);
+        let end = offset.checked_add(count).ok_or_else(failed)?;
+        let mut at = offset;
+        let mut number = self.chunks.partition_point(|chunk| chunk.end() <= offset);
+        let wanted = self.chunks.partition_point(|chunk| chunk.at < end);
+        while at < end {
+            // Between files there is nothing to read.
+            let chunk = *self.chunks.get(number).filter(|chunk| chunk.at <= at).ok_or_else(failed)?;
+            let stop = chunk.end().min(end);
+            match self.ensure(number, wanted)? {
+                Place::Memory(bytes) => {
+                    let piece = bytes.get((at - chunk.at) as usize..(stop - chunk.at) as usize);
+                    out.copy_from(piece.ok_or_else(failed)?);
+                }
+                Place::File => {
+                    while at < stop {
+                        let got = out.read_from(self.file.as_fd(), at, stop - at)?;
+                        if got == 0 {
+                            return Err(failed());
+                        }
+                        at += got;
+                    }
+                }
+            }
+            at = stop;
+            number += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the file of a pack has something at all of a range. It is not known to be right.
+pub(crate) fn has(file: &File, range: Range<u64>) -> bool {
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(range.start));
+    hole.is_ok_and(|hole| hole >= range.end)
+}

@@ -1,0 +1,278 @@
+//! [`push`]: takes the current generation of a cache to a remote.
+//!
+//! 1. The remote's current generation is read. Files whose digests it has are not sent again.
+//! 2. The others go into one new pack, whose name follows from their digests. Their bytes are checked while they are read.
+//! 3. If both were the same the last time, the remote gets this generation as it is. Otherwise this one is merged over the remote's.
+//! 4. The new generation is put, and then the head, if it is still the one that was read. If not, all begins again, with the pack that is there already.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inarch_block::{BLOCK_SIZE, Content, read_content};
+use inarch_tree::{InodeId, Tree};
+
+use super::pull::ByDigest;
+use super::{Change, Newer, Published};
+use crate::cache::{
+    Body, CHUNK, Cache, CacheError, Digest, Far, Generation, Lists, MOST_PACKS, Next, Rules, Synced, empty, has_bytes,
+    of_part, with_names,
+};
+use crate::kept::now;
+use crate::source::of_owner;
+
+/// How often a push begins again because somebody else has pushed.
+const ATTEMPTS: u32 = 10;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// What was pushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// The number of the new generation there; `None` if the remote had all.
+    pub generation: Option<u64>,
+    /// How many different files were sent.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A tree with the digests of its files.
+pub(crate) struct Local<'a> {
+    pub tree: &'a Arc<Tree>,
+    pub content: &'a dyn Content,
+    /// For each inode.
+    pub digests: Vec<Option<Digest>>,
+}
+
+/// Pushes the current generation of a cache.
+pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
+    let snapshot = cache.snapshot()?;
+    let (here, number) = (&snapshot.generation, snapshot.generation.body.number);
+    if number == 0 {
+        return Ok(Pushed::default());
+    }
+    let content = snapshot.content();
+    let digests = here.files.iter().map(|stored| stored.map(|stored| stored.digest)).collect();
+    let local = Local { tree: &here.tree, content: &*content, digests };
+    let rules = Rules::of(&cache.place().name);
+    let mut sent = Sent::default();
+    for attempt in 0..ATTEMPTS {
+        let current = far.current()?;
+        let synced = Synced::load(cache.dir(), far.location());
+        let is_same = |synced: &Synced| current.as_ref().is_some_and(|current| current.head.generation == synced.there);
+        if synced.as_ref().is_some_and(|synced| is_same(synced) && synced.here == Some(number)) {
+            return Ok(Pushed::default());
+        }
+        let there = current.as_ref().map_or_else(empty, |current| far.generation(&current.head))?;
+        let is_exact =
+            current.is_none() || synced.as_ref().is_some_and(|synced| is_same(synced) && synced.here.is_some());
+        let at = sent.send(&local, &there, far)?;
+        let next = if is_exact { at.all(&local)? } else { at.merged(here, &there, &rules)? };
+        let Some(next) = next else {
+            let there = current.map(|current| current.head.generation).unwrap_or_default();
+            Synced { location: far.location().to_string(), there, here: None }.store(cache.dir())?;
+            return Ok(Pushed::default());
+        };
+        let body =
+            Body { number: there.body.number + 1, time: now(), made_by: here.body.made_by.clone(), packs: Vec::new() };
+        let generation = with_names(body, next, &there.lists);
+        let Some(head) = far.publish(&generation, current.as_ref())? else {
+            std::thread::sleep(Duration::from_millis(50 << attempt.min(5)));
+            continue;
+        };
+        let location = far.location().to_string();
+        let synced = Synced { location, there: head.generation, here: is_exact.then_some(number) };
+        synced.store(cache.dir())?;
+        return Ok(Pushed { generation: Some(head.number), ..sent.pushed });
+    }
+    Err(CacheError::Contended(far.location().to_string()))
+}
+
+/// Pushes a tree, which replaces the one that is there.
+pub(crate) fn push_tree(local: &Local<'_>, far: &Far, made_by: &str) -> Result<Pushed, CacheError> {
+    let mut sent = Sent::default();
+    for attempt in 0..ATTEMPTS {
+        let current = far.current()?;
+        let there = current.as_ref().map_or_else(empty, |current| far.generation(&current.head))?;
+        let at = sent.send(local, &there, far)?;
+        let Some(next) = at.all(local)? else { return Ok(Pushed::default()) };
+        let body = Body { number: there.body.number + 1, time: now(), made_by: made_by.to_owned(), packs: Vec::new() };
+        let generation = with_names(body, next, &there.lists);
+        if let Some(head) = far.publish(&generation, current.as_ref())? {
+            return Ok(Pushed { generation: Some(head.number), ..sent.pushed });
+        }
+        std::thread::sleep(Duration::from_millis(50 << attempt.min(5)));
+    }
+    Err(CacheError::Contended(far.location().to_string()))
+}
+
+/// What one push has sent so far.
+#[derive(Default)]
+struct Sent {
+    pushed: Pushed,
+    /// The packs that were put, each with the chunks of its files.
+    packs: HashMap<String, Lists>,
+}
+
+/// Where the files of a tree are at a remote.
+struct At {
+    places: HashMap<Digest, (String, u64)>,
+    lists: Lists,
+}
+
+impl Sent {
+    /// Sends what the remote lacks.
+    fn send(&mut self, local: &Local<'_>, there: &Generation, far: &Far) -> Result<At, CacheError> {
+        let mut places: HashMap<Digest, (String, u64)> = HashMap::new();
+        let many = there.body.packs.len() >= MOST_PACKS / 2;
+        let keeps = if many { largest(there) } else { vec![true; there.body.packs.len()] };
+        for stored in there.files.iter().flatten().filter(|stored| keeps.get(stored.pack as usize) == Some(&true)) {
+            let name = there.body.packs.get(stored.pack as usize).cloned().unwrap_or_default();
+            places.insert(stored.digest, (name, stored.at));
+        }
+        let mut list = Vec::new();
+        let (mut name, mut end) = (blake3::Hasher::new(), BLOCK);
+        let files = local.tree.inodes().filter(|(id, _)| has_bytes(local.tree, *id));
+        for (id, inode) in files {
+            let digest = local.digests.get(id.index()).copied().flatten();
+            let digest = digest.ok_or_else(|| CacheError::Disk("a file has no digest".to_owned()))?;
+            if places.contains_key(&digest) {
+                continue;
+            }
+            places.insert(digest, (String::new(), end));
+            list.push(ToSend { id, size: inode.size(), digest, at: end });
+            name.update(&digest.0).update(&inode.size().to_le_bytes());
+            end = (end + inode.size()).next_multiple_of(BLOCK);
+        }
+        let name = name.finalize().to_hex().to_string();
+        places.values_mut().filter(|(pack, _)| pack.is_empty()).for_each(|(pack, _)| pack.clone_from(&name));
+        let lists = match self.packs.get(&name) {
+            _ if list.is_empty() => Lists::new(),
+            Some(lists) => lists.clone(),
+            None => {
+                self.pushed.files += list.len() as u64;
+                self.pushed.bytes += list.iter().map(|file| file.size).sum::<u64>();
+                let mut pack = PackBytes { local, files: list.into(), ..PackBytes::new(local) };
+                far.put_pack(&name, || pack.next())?;
+                self.packs.insert(name, pack.lists.clone());
+                pack.lists
+            }
+        };
+        Ok(At { places, lists })
+    }
+}
+
+/// Which packs of a remote stay as they are when it has many: the files of the smaller half are put into the new one.
+fn largest(there: &Generation) -> Vec<bool> {
+    let mut used = vec![0u64; there.body.packs.len()];
+    for (id, stored) in there.remote_files() {
+        used.get_mut(stored.pack as usize).into_iter().for_each(|used| *used += there.tree.inode(id).size());
+    }
+    let mut order: Vec<usize> = (0..used.len()).collect();
+    order.sort_by_key(|pack| std::cmp::Reverse(used.get(*pack).copied()));
+    let mut keeps = vec![false; used.len()];
+    order.iter().take(used.len() / 2).for_each(|pack| keeps.get_mut(*pack).into_iter().for_each(|keep| *keep = true));
+    keeps
+}
+
+impl At {
+    /// The tree as it is.
+    fn all(self, local: &Local<'_>) -> Result<Option<Next>, CacheError> {
+        let place = |digest: &Option<Digest>| {
+            let digest = (*digest)?;
+            let (name, at) = self.places.get(&digest)?;
+            Some((name.clone(), *at, digest))
+        };
+        let files = local.digests.iter().map(place).collect();
+        Ok(Some(Next { tree: Arc::clone(local.tree), files, lists: self.lists, drops: true }))
+    }
+
+    /// The generation here over that of the remote; `None` if that stays as it is.
+    fn merged(self, here: &Generation, there: &Generation, rules: &Rules) -> Result<Option<Next>, CacheError> {
+        let (old, new) = (of_owner(there, (0, 0))?, of_owner(here, (0, 0))?);
+        let of_new: Vec<Option<(String, u64, Digest)>> = new.places();
+        let stored = |id: InodeId| {
+            let (_, _, digest) = of_new.get(id.index()).cloned().flatten()?;
+            let (name, at) = self.places.get(&digest)?;
+            Some((name.clone(), *at, digest))
+        };
+        let content = inarch_block::BackedFiles::new(Arc::clone(&new.tree), Default::default(), Vec::new());
+        let newer = Newer {
+            tree: &new.tree,
+            content: &content,
+            lineage: &ByDigest { old: &old, new: &new },
+            same: &|_| None,
+            stored: &stored,
+            lists: &self.lists,
+            removes: false,
+        };
+        let change = Change::find(&newer, &old, rules, None)?;
+        if change.is_nothing() {
+            return Ok(None);
+        }
+        change.merged(&old, "", rules, &mut Published::default())
+    }
+}
+
+/// A file of a new pack.
+struct ToSend {
+    id: InodeId,
+    size: u64,
+    digest: Digest,
+    /// Where it begins in the pack.
+    at: u64,
+}
+
+/// The bytes of a new pack, piece by piece.
+struct PackBytes<'a> {
+    local: &'a Local<'a>,
+    files: std::collections::VecDeque<ToSend>,
+    /// How much of the pack was given.
+    end: u64,
+    /// The chunks of the first file so far.
+    list: Vec<[u8; 32]>,
+    lists: Lists,
+}
+
+impl<'a> PackBytes<'a> {
+    fn new(local: &'a Local<'a>) -> PackBytes<'a> {
+        PackBytes { local, files: Default::default(), end: 0, list: Vec::new(), lists: Lists::new() }
+    }
+
+    /// The next piece: zeros up to the next file, or a chunk of it.
+    fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.files.front() else { return Ok(None) };
+        if self.end < file.at {
+            let mut zeros = vec![0; (file.at - self.end) as usize];
+            if let (0, Some(start)) = (self.end, zeros.get_mut(..8)) {
+                start.copy_from_slice(b"INARCHPK");
+            }
+            self.end = file.at;
+            return Ok(Some(zeros));
+        }
+        let offset = self.end - file.at;
+        let mut piece = vec![0; (file.size - offset).min(CHUNK) as usize];
+        read_content(self.local.content, file.id, offset, &mut piece)?;
+        let mut is_right = true;
+        if file.size <= CHUNK {
+            is_right = *blake3::hash(&piece).as_bytes() == file.digest.0;
+        } else {
+            self.list.push(of_part(offset, &piece));
+        }
+        self.end += piece.len() as u64;
+        let is_last = self.end == file.at + file.size;
+        if is_last && file.size > CHUNK {
+            is_right = crate::cache::is_of(&self.list, file.size, &file.digest);
+            self.lists.insert(file.digest, std::mem::take(&mut self.list).into());
+        }
+        if !is_right {
+            let path = String::from_utf8_lossy(&self.local.tree.path(file.id)).into_owned();
+            let text = format!("{}: its bytes are not those that were published", crate::text::shown(path.as_ref()));
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
+        }
+        if is_last {
+            self.files.pop_front();
+        }
+        Ok(Some(piece))
+    }
+}
