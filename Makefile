@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo test check lint bench soak setup setup-test setup-bench setup-soak install uninstall clean
+.PHONY: all demo example-riscv64 test check lint bench soak setup setup-test setup-bench setup-soak setup-example install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -11,6 +11,10 @@ all: setup
 
 demo: all
 	INARCH=$(inarch) scripts/demo
+
+# A project is cross-compiled here, and tested in RISC-V guests.
+example-riscv64: setup-example all
+	INARCH=$(abspath $(inarch)) examples/riscv64/run
 
 # Mounts of tests are in a mount namespace of their own, and unmounts reach the servers that another test started meanwhile, as
 # systemd arranges it for the whole machine.
@@ -54,6 +58,9 @@ uninstall:
 
 setup:
 	@scripts/setup run
+
+setup-example:
+	@scripts/setup run example
 
 setup-test:
 	@scripts/setup run test

@@ -1,6 +1,8 @@
 //! Compiles the guest's agent (`agent/*.c`) into a static program that the library embeds.
 //!
-//! `INARCH_AGENT_CC` names the compiler, with options; the default is `musl-gcc`, then `cc`.
+//! `INARCH_AGENT_CC` names the compiler, with options; the default is `musl-gcc`, then `cc`. For guests of other architectures it
+//! is compiled by Debian's cross compilers, or what `INARCH_AGENT_CC_RISCV64` and the like name. Without one of them, this
+//! program has no agent for that architecture, and says so when it is asked for one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,8 +25,12 @@ fn main() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../agent");
     println!("cargo::rerun-if-env-changed=INARCH_AGENT_CC");
     println!("cargo::rerun-if-changed={}", agent.display());
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR")).join("agent");
+    let directory = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR"));
+    let out = directory.join("agent");
     let sources = sources(&agent);
+    for arch in ["x86_64", "riscv64", "aarch64"] {
+        compile_foreign(arch, &sources, &directory.join(format!("agent-{arch}")));
+    }
     let mut failures = Vec::new();
     for compiler in compilers() {
         match compile(&compiler, &sources, &out) {
@@ -38,6 +44,22 @@ fn main() {
     );
     for line in failures.iter().flat_map(|failure| failure.lines()) {
         println!("cargo::error={line}");
+    }
+}
+
+/// The agent for guests of another architecture; an empty file if there is no compiler for it, or for this architecture.
+fn compile_foreign(arch: &str, sources: &[PathBuf], out: &Path) {
+    let variable = format!("INARCH_AGENT_CC_{}", arch.to_uppercase());
+    println!("cargo::rerun-if-env-changed={variable}");
+    let named = env::var(&variable).ok().filter(|compiler| !compiler.trim().is_empty());
+    let is_own = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|own| own == arch);
+    let compiler = named.clone().unwrap_or_else(|| format!("{arch}-linux-gnu-gcc"));
+    let result = if is_own { Err(String::new()) } else { compile(&compiler, sources, out) };
+    if let Err(failure) = result {
+        for line in failure.lines().filter(|_| named.is_some()) {
+            println!("cargo::error={line}");
+        }
+        fs::write(out, b"").unwrap_or_else(|error| panic!("cannot write {}: {error}", out.display()));
     }
 }
 

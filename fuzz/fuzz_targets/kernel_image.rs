@@ -1,4 +1,4 @@
-//! Any bytes as a guest's kernel: a bzImage, a vmlinux, or a compressed payload.
+//! Any bytes as a guest's kernel: a bzImage, a vmlinux, an Image, or a compressed payload.
 //!
 //! Parts taken from an image must lie inside of it, unpacked data must not exceed the limit, and a release must be a plain
 //! name, because it becomes part of a path.
@@ -7,7 +7,7 @@
 
 use arbitrary::Arbitrary;
 use inarch_vm::kernel::bzimage::BzImage;
-use inarch_vm::kernel::{elf, payload};
+use inarch_vm::kernel::{elf, image, payload};
 use libfuzzer_sys::fuzz_target;
 
 /// Bytes that a payload may unpack to.
@@ -135,6 +135,13 @@ fuzz_target!(|input: Input<'_>| {
     let bytes = file(&input);
     check_vmlinux(&bytes);
     check_payload(&bytes);
+    let _ = image::arch(&bytes);
+    if let Some(compressed) = image::compressed(&bytes) {
+        assert!(bytes.as_ptr_range().contains(&compressed.as_ptr()));
+        if let Ok(unpacked) = image::unpack(compressed) {
+            let _ = image::arch(&unpacked);
+        }
+    }
     if let Ok(image) = BzImage::parse(&bytes) {
         assert!(bytes.as_ptr_range().contains(&image.payload.as_ptr()) || image.payload.is_empty());
         if let Some(release) = image.release {

@@ -1,6 +1,7 @@
 //! `inarch run`: runs a command in a virtual machine.
 
 mod arguments;
+mod debian;
 mod keep;
 mod project_file;
 mod request;
@@ -35,6 +36,7 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     {
         telling.tell_project(&taken);
     }
+    debian::prepare(&mut arguments)?;
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
     let request = RunRequest { keep, trace, ..request::request(arguments)? };

@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use inarch_fuse::RingSupport;
+use inarch_vm::Arch;
 use inarch_vm::accel::{self, AccelChoice, Decision, Subject};
-use inarch_vm::initramfs::{self, Features};
+use inarch_vm::agent::agent_of;
+use inarch_vm::initramfs::{self, Features, InitramfsError};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::qemu::Qemu;
 use inarch_vm::uml::{self, UmlError};
 use rustix::fs::{Access, MemfdFlags};
 use serde::Serialize;
 
+use crate::debian::{self, Cached, Debian};
 use crate::run::guest;
 
 /// The state of a feature.
@@ -60,9 +63,9 @@ pub struct Check {
 
 /// Checks everything. Boots nothing: the first run finds out whether KVM works. What is no check's finding is for `note`.
 pub fn examine(note: impl FnOnce(String)) -> Vec<Check> {
-    let kernel = guest::find_kernel(None, note);
-    let qemu = Qemu::find();
-    vec![
+    let kernel = guest::find_kernel(Arch::host(), None, note);
+    let qemu = Qemu::find(Arch::host());
+    let mut checks = vec![
         check_kernel(kernel.as_ref().map_err(ToString::to_string)),
         check_modules(kernel.as_ref().ok()),
         check_qemu(qemu.as_ref().map_err(ToString::to_string)),
@@ -72,7 +75,10 @@ pub fn examine(note: impl FnOnce(String)) -> Vec<Check> {
         check_fuse(),
         check_io_uring(),
         check_uml(),
-    ]
+    ];
+    checks.extend(Arch::ALL.into_iter().filter(|arch| *arch != Arch::host()).map(check_foreign));
+    checks.extend(check_debian());
+    checks
 }
 
 fn check(name: &'static str, state: State, finding: impl Into<String>) -> Check {
@@ -103,7 +109,8 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     };
     let features =
         Features { file_systems: vec!["ext4".to_owned()], disks: true, network: true, ..Features::default() };
-    match guest::modules(kernel, None).and_then(|modules| initramfs::build(&modules, &features)) {
+    let modules = guest::modules(kernel, None).map_err(InitramfsError::from);
+    match modules.and_then(|modules| initramfs::build(kernel.arch, &modules, &features)) {
         Ok(bytes) => check(
             "modules",
             State::Good,
@@ -134,7 +141,7 @@ fn check_acceleration(qemu: Option<&Qemu>, kernel: Option<&Kernel>) -> Check {
         return check("kvm", State::Absent, "unknown without QEMU and a kernel");
     };
     let subject = Subject { qemu: qemu.path(), kernel: &kernel.release };
-    match accel::decide(AccelChoice::Auto, &guest::verdicts(), subject) {
+    match accel::decide(AccelChoice::Auto, Arch::host(), &guest::verdicts(), subject) {
         Ok(Decision::Use(_)) => {
             check("kvm", State::Good, "works: a guest has come up under it since this machine started")
         }
@@ -245,6 +252,51 @@ fn check_uml() -> Check {
             check(NAME, State::Good, format!("{finding}; commands that change images start it, and run --vmm uml"))
         }
     }
+}
+
+/// Guests of another architecture.
+fn check_foreign(arch: Arch) -> Check {
+    let missing = |finding: String| {
+        check(arch.name(), State::Absent, format!("no guests of this architecture (run --arch {arch}): {finding}"))
+    };
+    let qemu = match Qemu::find(arch) {
+        Ok(qemu) => qemu,
+        Err(_) => {
+            let remedy = format!("apt install {}", arch.qemu_package());
+            return missing(format!("there is no {}", arch.qemu())).remedy(remedy);
+        }
+    };
+    let version = match qemu.version() {
+        Ok(version) => format!("QEMU {}.{}", version.major, version.minor),
+        Err(error) => return missing(error.to_string()),
+    };
+    if agent_of(arch).is_none() {
+        return missing("this inarch was built without an agent for it".to_owned())
+            .remedy(format!("apt install {}, and build it again", arch.compiler_packages()));
+    }
+    let debian = Debian { suite: debian::USUAL_SUITE.to_owned(), packages: Vec::new() };
+    match debian::kernel::cached(&debian, arch) {
+        Ok(kernel) => {
+            check(arch.name(), State::Good, format!("{version}; the kernel of {debian}, {}", kernel.display()))
+        }
+        Err(_) if in_path("apt-get").is_some() => {
+            check(arch.name(), State::Good, format!("{version}; the first run fetches the kernel of {debian}"))
+        }
+        Err(_) => {
+            check(arch.name(), State::Good, format!("{version}; a kernel is needed: --kernel FILE --modules DIR"))
+        }
+    }
+}
+
+/// What was made of Debian's packages, if anything was.
+fn check_debian() -> Option<Check> {
+    let (cached, directory) = (debian::list(), debian::directory()?);
+    let named = |cached: &Cached| {
+        format!("{} ({} MiB)", cached.path.file_name().unwrap_or_default().to_string_lossy(), cached.bytes >> 20)
+    };
+    let names: Vec<String> = cached.iter().map(named).collect();
+    let finding = format!("{} has {}; rm -r removes what no run uses", directory.display(), names.join(", "));
+    (!names.is_empty()).then(|| check("debian", State::Good, finding))
 }
 
 #[cfg(test)]

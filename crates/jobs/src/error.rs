@@ -58,6 +58,9 @@ pub enum JobError {
     /// The guest's kernel lacks a driver.
     #[error(transparent)]
     Modules(#[from] inarch_vm::modules::ModuleError),
+    /// There is no initramfs for the guest.
+    #[error(transparent)]
+    NoInitramfs(#[from] inarch_vm::initramfs::InitramfsError),
     /// The session with the guest's agent failed.
     #[error(transparent)]
     Session(#[from] inarch_vm::session::SessionError),

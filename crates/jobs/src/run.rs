@@ -201,7 +201,9 @@ impl<'a> Job<'a> {
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
         let kernel = match request.vmm {
-            Vmm::Qemu => guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?,
+            Vmm::Qemu => {
+                guest::find_kernel(request.arch, request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?
+            }
             Vmm::Uml => uml::find(request.kernel.as_deref())?,
         };
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
@@ -339,7 +341,7 @@ impl<'a> Job<'a> {
 
     fn guest(&self) -> Result<Guest, JobError> {
         let request = self.request;
-        let program = request.vmm.find()?;
+        let program = request.vmm.find(request.arch)?;
         let disks = !self.trees.disks.is_empty() || !self.attached.is_empty();
         let file_systems = self.trees.file_systems();
         let features = Features {
@@ -349,7 +351,7 @@ impl<'a> Job<'a> {
             network: request.net || self.trees.need(Wire::NinepOverTcp),
             sockets: self.trees.need(Wire::Ninep),
         };
-        let initramfs = initramfs::build(&self.modules, &features)?;
+        let initramfs = initramfs::build(request.arch, &self.modules, &features)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
             program,

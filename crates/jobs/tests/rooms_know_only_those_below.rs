@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 29] = [
+const ROOMS: [(&str, Below); 30] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -36,6 +36,7 @@ const ROOMS: [(&str, Below); 29] = [
     ("serve", Below::All),
     ("trace", Below::All),
     ("run", Below::All),
+    ("debian", Below::All),
     ("doctor", Below::All),
     ("examine", Below::All),
     ("registry", Below::All),

@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arch::Arch;
+
 const DEVICE: &str = "/dev/kvm";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -179,11 +181,20 @@ fn replace(target: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Chooses the accelerator from the user's choice, the device, and the verdicts of earlier runs.
+/// Chooses the accelerator from the user's choice, the device, and the verdicts of earlier runs. Guests of another architecture
+/// are translated.
 ///
 /// # Errors
-/// KVM was asked for, and its device cannot be opened.
-pub fn decide(choice: AccelChoice, verdicts: &Verdicts, subject: Subject<'_>) -> Result<Decision, NoKvm> {
+/// KVM was asked for, and its device cannot be opened, or it is not for `arch`.
+pub fn decide(choice: AccelChoice, arch: Arch, verdicts: &Verdicts, subject: Subject<'_>) -> Result<Decision, NoKvm> {
+    match (choice, arch == Arch::host()) {
+        (_, true) => {}
+        (AccelChoice::Auto | AccelChoice::Tcg, false) => return Ok(Decision::Use(Accel::Tcg)),
+        (AccelChoice::Kvm, false) => {
+            let reason = format!("this machine is {}, the guest's {arch}", Arch::host());
+            return Err(NoKvm { reason });
+        }
+    }
     decide_for(choice, usable(Path::new(DEVICE)), || verdicts.recall(subject))
 }
 

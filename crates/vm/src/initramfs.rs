@@ -1,6 +1,7 @@
 //! Builds the guest's initramfs: the agent and the kernel modules for its devices, nothing else.
 
-use crate::agent::AGENT;
+use crate::agent::agent_of;
+use crate::arch::Arch;
 use crate::cpio::CpioWriter;
 use crate::module_file::quick_to_load;
 use crate::modules::{ModuleError, ModuleTree};
@@ -69,11 +70,28 @@ impl Features {
     }
 }
 
-/// Builds the initramfs of a guest: an uncompressed cpio archive. The same kernel and features give the same bytes.
+/// Why there is no initramfs.
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    /// A driver, or its file.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    /// The build of this program found no compiler for that architecture.
+    #[error(
+        "this inarch was built without an agent for {arch}; build it again after: apt install {}", .arch.compiler_packages()
+    )]
+    NoAgent {
+        /// The guest's architecture.
+        arch: Arch,
+    },
+}
+
+/// Builds the initramfs of a guest of `arch`: an uncompressed cpio archive. The same kernel and features give the same bytes.
 ///
 /// # Errors
-/// The kernel lacks a driver, or a module cannot be read.
-pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleError> {
+/// The kernel lacks a driver, a module cannot be read, or there is no agent for `arch`.
+pub fn build(arch: Arch, tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, InitramfsError> {
+    let agent = agent_of(arch).ok_or(InitramfsError::NoAgent { arch })?;
     let mut order = features.in_order();
     let mut beside = features.beside();
     // The second process starts first, so modules that both need must be in its list.
@@ -93,7 +111,7 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
     cpio.directory("dev", 0o755);
     cpio.character_device("dev/console", 0o600, 5, 1);
     cpio.directory("root", 0o755);
-    cpio.file("init", 0o755, AGENT);
+    cpio.file("init", 0o755, agent);
     cpio.directory("modules", 0o755);
     for (list, modules) in [("modules/port", &port), ("modules/order", &in_order), ("modules/beside", &beside)] {
         let mut names = String::new();

@@ -5,12 +5,14 @@
 //! 3. A bzImage's payload is unpacked once ([`payload`]) and cached ([`cache`]). A hypervisor enters a vmlinux with a
 //!    PVH note directly, so the guest does not unpack itself at every boot.
 //! 4. A kernel without a PVH note boots as its bzImage.
+//! 5. A kernel of another architecture than x86-64 boots as its `Image` ([`image`]), which is unpacked too if it is compressed.
 
 pub mod bzimage;
 pub mod cache;
 pub mod discover;
 pub mod elf;
 pub(crate) mod fields;
+pub mod image;
 pub mod payload;
 
 use std::fs::File;
@@ -22,12 +24,16 @@ use cache::Cache;
 use discover::{Boot, DiscoverError};
 use payload::PayloadError;
 
+use crate::arch::Arch;
+
 /// The largest kernel file that is read, in bytes; excludes kernels with debug information.
 pub const MAX_FILE: u64 = 256 << 20;
 
 /// A kernel that can boot a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// Its architecture.
+    pub arch: Arch,
     /// The file that was found or named.
     pub source: PathBuf,
     /// Release as `uname -r` prints it, such as `6.1.0-56-amd64`.
@@ -47,6 +53,8 @@ pub enum Entry {
     Pvh,
     /// A bzImage entered by the x86 boot protocol; it unpacks itself.
     BzImage,
+    /// An `Image`, at the address that its header names.
+    Image,
     /// A program of this machine, as [`uml`](crate::uml) has it.
     Program,
 }
@@ -57,6 +65,14 @@ pub enum KernelError {
     /// No kernel was found, or none is readable.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
+    /// This machine has no kernels of another architecture.
+    #[error(
+        "no kernel for {arch} was given; name one with --kernel FILE, or have Debian's fetched: --kernel debian:trixie"
+    )]
+    NoneFor {
+        /// The guest's architecture.
+        arch: Arch,
+    },
     /// The file cannot be read, for a reason other than permission.
     #[error("cannot read the kernel {path}: {source}")]
     Read {
@@ -74,8 +90,11 @@ pub enum KernelError {
         size: u64,
     },
     /// The file is not a kernel.
-    #[error("{path} is not an x86-64 kernel (a bzImage or a vmlinux), but {found}")]
+    #[error("{path} is not a kernel for {arch} ({}), but {found}",
+        if *.arch == Arch::X86_64 { "a bzImage or a vmlinux" } else { "an Image, which may be compressed with gzip" })]
     NotAKernel {
+        /// The architecture of the guest.
+        arch: Arch,
         /// The file.
         path: PathBuf,
         /// What it looks like.
@@ -103,6 +122,34 @@ pub enum KernelError {
         /// Why.
         source: PayloadError,
     },
+    /// The file is a kernel for another architecture.
+    #[error("{path} is a kernel for {found}, not for {arch}; {}", if *.found == Arch::host() { "leave --arch out".to_owned() } else { format!("give --arch {}", .found) })]
+    OtherArch {
+        /// The architecture of the guest.
+        arch: Arch,
+        /// The file.
+        path: PathBuf,
+        /// The architecture of the kernel.
+        found: Arch,
+    },
+    /// A compressed `Image` cannot be unpacked.
+    #[error("{path}: the kernel's gzip data is damaged: {source}")]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is nowhere to unpack a kernel that boots only unpacked.
+    #[error(
+        "{path}: the kernel is compressed, and there is no place to unpack it: {source}; set XDG_CACHE_HOME to a directory of your own, or unpack it (zcat)"
+    )]
+    NoPlace {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The image does not name its release.
     #[error("{path} is a kernel, but does not say which release it is")]
     NoRelease {
@@ -119,33 +166,42 @@ impl Kernel {
     /// There is no kernel, none is readable, or the best one is damaged.
     pub fn find(cache: &Cache) -> Result<Kernel, KernelError> {
         let found = Boot::of_this_machine().best()?;
-        Kernel::open(&found.path, cache)
+        Kernel::open(&found.path, Arch::host(), cache)
     }
 
-    /// Uses the kernel in the file `path`, a bzImage or a vmlinux. Unpacks a bzImage into `cache` the first time; if
-    /// the cache cannot be written, the bzImage boots as it is.
+    /// Uses the kernel in the file `path`, for guests of `arch`: a bzImage or a vmlinux for x86-64, else an `Image`. Unpacks a
+    /// compressed one into `cache` the first time; if the cache cannot be written, a bzImage boots as it is.
     ///
     /// # Errors
-    /// The file cannot be read or is not a kernel.
-    pub fn open(path: &Path, cache: &Cache) -> Result<Kernel, KernelError> {
+    /// The file cannot be read or is not a kernel of `arch`.
+    pub fn open(path: &Path, arch: Arch, cache: &Cache) -> Result<Kernel, KernelError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (file, key) = open_regular(&path)?;
+        if arch != Arch::X86_64 {
+            return Kernel::open_image(path, file, arch, &key, cache);
+        }
         if let Some(hit) = cache.get(&key) {
-            return Ok(Kernel::of(path, hit.release, hit.image, Entry::Pvh));
+            return match image_arch(&hit.image) {
+                Some(found) => Err(KernelError::OtherArch { arch, path, found }),
+                None => Ok(Kernel::of(arch, path, hit.release, hit.image, Entry::Pvh)),
+            };
         }
         let bytes = read_bounded(&path, file)?;
+        if let Some(found) = image::arch(&bytes) {
+            return Err(KernelError::OtherArch { arch, path, found });
+        }
         if elf::is_elf(&bytes) {
             return Kernel::open_elf(path, &bytes);
         }
         let header = match BzImage::parse(&bytes) {
             Ok(header) => header,
             Err(HeaderError::NoMagic) => {
-                return Err(KernelError::NotAKernel { found: describe(&bytes), path });
+                return Err(KernelError::NotAKernel { arch, found: describe(&bytes), path });
             }
             Err(source) => return Err(KernelError::Header { path, source }),
         };
         let release = header.release.ok_or_else(|| KernelError::NoRelease { path: path.clone() })?.to_owned();
-        let as_it_is = |path: PathBuf| Kernel::of(path.clone(), release.clone(), path, Entry::BzImage);
+        let as_it_is = |path: PathBuf| Kernel::of(arch, path.clone(), release.clone(), path, Entry::BzImage);
         let vmlinux = match payload::unpack(header.payload, payload::MAX_UNPACKED) {
             Ok(vmlinux) => vmlinux,
             Err(PayloadError::Unsupported(_)) => return Ok(as_it_is(path)),
@@ -155,26 +211,71 @@ impl Kernel {
             return Ok(as_it_is(path));
         }
         match cache.insert(&key, &release, &vmlinux) {
-            Ok(image) => Ok(Kernel::of(path, release, image, Entry::Pvh)),
+            Ok(image) => Ok(Kernel::of(arch, path, release, image, Entry::Pvh)),
             Err(_) => Ok(as_it_is(path)),
         }
     }
 
     fn open_elf(path: PathBuf, bytes: &[u8]) -> Result<Kernel, KernelError> {
         if !elf::is_x86_64(bytes) {
-            return Err(KernelError::NotAKernel { found: "an ELF file of another machine".to_owned(), path });
+            let (arch, found) = (Arch::X86_64, "an ELF file of another machine".to_owned());
+            return Err(KernelError::NotAKernel { arch, found, path });
         }
         if !elf::has_pvh_entry(bytes) {
             return Err(KernelError::NoPvhEntry { path });
         }
         let release = elf::release(bytes).ok_or_else(|| KernelError::NoRelease { path: path.clone() })?;
-        Ok(Kernel::of(path.clone(), release, path, Entry::Pvh))
+        Ok(Kernel::of(Arch::X86_64, path.clone(), release, path, Entry::Pvh))
     }
 
-    fn of(source: PathBuf, release: String, image: PathBuf, entry: Entry) -> Kernel {
-        let modules = discover::modules_of(Path::new("/"), &release);
-        Kernel { source, release, image, entry, modules }
+    /// Uses an `Image`; unpacks a compressed one into `cache`.
+    fn open_image(
+        path: PathBuf,
+        file: File,
+        arch: Arch,
+        key: &cache::Key,
+        cache: &Cache,
+    ) -> Result<Kernel, KernelError> {
+        if let Some(hit) = cache.get(key) {
+            return match image_arch(&hit.image) {
+                Some(found) if found == arch => Ok(Kernel::of(arch, path, hit.release, hit.image, Entry::Image)),
+                found => Err(KernelError::OtherArch { arch, path, found: found.unwrap_or(Arch::X86_64) }),
+            };
+        }
+        let bytes = read_bounded(&path, file)?;
+        let unpacked = match image::compressed(&bytes).map(image::unpack).transpose() {
+            Ok(unpacked) => unpacked,
+            Err(source) => return Err(KernelError::Image { path, source }),
+        };
+        let image = unpacked.as_deref().unwrap_or(&bytes);
+        match image::arch(image) {
+            Some(found) if found == arch => {}
+            Some(found) => return Err(KernelError::OtherArch { arch, path, found }),
+            None if BzImage::parse(&bytes).is_ok() || elf::has_pvh_entry(&bytes) => {
+                return Err(KernelError::OtherArch { arch, path, found: Arch::X86_64 });
+            }
+            None => return Err(KernelError::NotAKernel { arch, found: describe(&bytes), path }),
+        }
+        let release = elf::release(image).ok_or_else(|| KernelError::NoRelease { path: path.clone() })?;
+        let Some(unpacked) = unpacked else { return Ok(Kernel::of(arch, path.clone(), release, path, Entry::Image)) };
+        match cache.insert(key, &release, &unpacked) {
+            Ok(image) => Ok(Kernel::of(arch, path, release, image, Entry::Image)),
+            Err(source) => Err(KernelError::NoPlace { path, source }),
+        }
     }
+
+    fn of(arch: Arch, source: PathBuf, release: String, image: PathBuf, entry: Entry) -> Kernel {
+        let modules = discover::modules_beside(&source, &release);
+        let modules = modules.or_else(|| discover::modules_of(Path::new("/"), &release));
+        Kernel { arch, source, release, image, entry, modules }
+    }
+}
+
+/// The architecture of the `Image` in the file `path`, if it is one.
+fn image_arch(path: &Path) -> Option<Arch> {
+    let mut start = Vec::new();
+    File::open(path).ok()?.take(64).read_to_end(&mut start).ok()?;
+    image::arch(&start)
 }
 
 fn open_regular(path: &Path) -> Result<(File, cache::Key), KernelError> {
@@ -207,14 +308,12 @@ fn read_bounded(path: &Path, file: File) -> Result<Vec<u8>, KernelError> {
     Ok(bytes)
 }
 
-/// Describes a file that is not an x86-64 kernel, for an error message.
+/// Describes a file that is not a kernel, for an error message.
 fn describe(bytes: &[u8]) -> String {
-    /// Offset of the magic of an arm64 or riscv `Image` (Documentation/arm64/booting.rst, riscv/boot-image-header.rst).
-    const IMAGE_MAGIC: usize = 0x38;
     let at = |offset: usize, magic: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic));
     let known: &[(usize, &[u8], &str)] = &[
-        (IMAGE_MAGIC, b"ARM\x64", "a kernel for arm64"),
-        (IMAGE_MAGIC, b"RSC\x05", "a kernel for riscv"),
+        (0, b"\x7fELF", "an ELF file, which is not the form that boots"),
+        (4, b"zimg", "an EFI program that unpacks itself"),
         (0, b"070701", "a cpio archive (an initramfs?)"),
         (0, b"\x1f\x8b", "gzip data"),
         (0, b"\xfd7zXZ", "xz data"),

@@ -12,18 +12,19 @@
 //! use inarch_vm::kernel::Kernel;
 //! use inarch_vm::kernel::cache::Cache;
 //! use inarch_vm::qemu::Qemu;
-//! use inarch_vm::{Accel, Endpoint, Machine};
+//! use inarch_vm::{Accel, Arch, Endpoint, Machine};
 //!
-//! let kernel = Kernel::open(Path::new("/boot/vmlinuz"), &Cache::at(Path::new("/var/cache/kernels")))?;
+//! let kernel = Kernel::open(Path::new("/boot/vmlinuz"), Arch::X86_64, &Cache::at(Path::new("/var/cache/kernels")))?;
 //! let (_console, end) = inarch_vm::process::console_pipe()?;
 //! let machine = Machine::bare(kernel, Accel::Tcg, 1, 512 << 20, Endpoint::Descriptor(end));
-//! let command = machine.command(&Qemu::find()?);
+//! let command = machine.command(&Qemu::find(Arch::X86_64)?);
 //! # let _ = command;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub mod accel;
 pub mod agent;
+pub mod arch;
 pub mod command;
 mod counter;
 pub mod cpio;
@@ -40,4 +41,5 @@ pub mod session;
 pub mod uml;
 
 pub use accel::{Accel, AccelChoice};
+pub use arch::Arch;
 pub use machine::{Disk, Endpoint, Machine, Share, vhost_user_blk_arguments};

@@ -1,7 +1,7 @@
 //! Strips a kernel module's file so that it loads faster. It drops data that costs an emulated processor most of the
 //! loading time and nothing needs. Only a kernel that accepts unsigned modules loads the result.
 
-use crate::kernel::elf::is_x86_64;
+use crate::kernel::elf::{is_elf64, is_x86_64};
 use crate::kernel::fields::{le16, le32, le64};
 
 /// The magic that follows a module's signature (`MODULE_SIG_STRING` of the kernel's
@@ -38,7 +38,8 @@ const DROPPED: [&[u8]; 4] = [b".static_call_sites", b".return_sites", b".retpoli
 /// Returns the module without its signature and its lists of places to patch.
 pub fn quick_to_load(mut module: Vec<u8>) -> Vec<u8> {
     module.truncate(without_signature(&module).len());
-    for list in DROPPED {
+    // Other architectures patch other places.
+    for list in if is_x86_64(&module) { DROPPED.as_slice() } else { &[] } {
         if let Some(header) = section_header(&module, list)
             && let Some(header) = module.get_mut(header..header + SECTION_SIZE)
         {
@@ -57,15 +58,29 @@ pub fn quick_to_load(mut module: Vec<u8>) -> Vec<u8> {
 const SECTIONS: usize = 0x28;
 const SECTION_COUNT: usize = 0x3c;
 const NAMES_INDEX: usize = 0x3e;
-/// Size of a section header, and the offsets of its name, flags and content offset (`Elf64_Shdr`).
+/// Size of a section header, and the offsets of its name, flags, content offset and content size (`Elf64_Shdr`).
 const SECTION_SIZE: usize = 64;
 const SECTION_NAME: usize = 0;
 const SECTION_FLAGS: usize = 8;
 const SECTION_OFFSET: usize = 24;
+const SECTION_LENGTH: usize = 32;
+
+/// What a module says of itself: `NAME=VALUE`, each ended by a NUL (`MODULE_INFO` of the kernel's
+/// `include/linux/moduleparam.h`).
+pub fn statements(module: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    let section = || {
+        let header = section_header(module, b".modinfo")?;
+        let field = |field: usize| usize::try_from(le64(module, header.checked_add(field)?)?).ok();
+        let start = field(SECTION_OFFSET)?;
+        module.get(start..start.checked_add(field(SECTION_LENGTH)?)?)
+    };
+    let statements = section().unwrap_or_default().split(|byte| *byte == 0);
+    statements.filter_map(|statement| std::str::from_utf8(statement).ok()?.split_once('='))
+}
 
 /// The offset in an ELF file of the section header for the section `name`.
 fn section_header(file: &[u8], name: &[u8]) -> Option<usize> {
-    if !is_x86_64(file) {
+    if !is_elf64(file) {
         return None;
     }
     let table = usize::try_from(le64(file, SECTIONS)?).ok()?;

@@ -1,9 +1,14 @@
 //! Finds the kernel modules that a guest needs in `/lib/modules/VERSION`, in load order.
+//!
+//! depmod(8) lists there what each module needs. Where it has not run, as where a kernel's package was only unpacked, the list of
+//! modules is the one of the kernel's build, and each module says what it needs in its own file.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use crate::module_file::statements;
 
 /// The largest module accepted, unpacked. Debian's largest is a GPU driver of 25 MiB.
 const MODULE_MAX: u64 = 256 << 20;
@@ -13,9 +18,9 @@ const MODULE_MAX: u64 = 256 << 20;
 pub enum ModuleError {
     /// The driver is neither built in nor a module.
     #[error(
-        "kernel {version} has no {module}: neither built in nor a module under {}; install a full kernel \
+        "kernel {version} has no {module}: neither built in nor a module under {}; {}install a full kernel \
          (Debian: linux-image-amd64), or choose one with --kernel",
-        directory.display()
+        directory.display(), if directory.is_dir() { "" } else { "name the directory of its modules with --modules DIR, " }
     )]
     Missing {
         /// The kernel's release.
@@ -83,12 +88,21 @@ impl Module {
 pub struct ModuleTree {
     version: String,
     directory: PathBuf,
-    /// By name: the path below `directory` and the names of the dependencies.
-    modules: HashMap<String, (String, Vec<String>)>,
+    /// By name: the path below `directory` and the names of the dependencies, if those are known without the module's file.
+    modules: HashMap<String, (String, Option<Vec<String>>)>,
     builtin: HashSet<String>,
     /// By name: the modules to be loaded before it.
     before: HashMap<String, Vec<String>>,
     takes_unsigned: bool,
+}
+
+/// What a module needs.
+#[derive(Default)]
+struct Needs {
+    /// Modules of which each must be loaded.
+    modules: Vec<String>,
+    /// Modules that are better loaded before it.
+    soft: Vec<String>,
 }
 
 impl ModuleTree {
@@ -97,12 +111,13 @@ impl ModuleTree {
     /// A directory without these files is an empty tree: everything may be built in.
     pub fn open(version: &str, directory: &Path) -> Result<Self, ModuleError> {
         let dep = read(directory, "modules.dep")?;
+        let modules = if dep.is_empty() { parse_order(&read(directory, "modules.order")?) } else { parse_dep(&dep) };
         let builtin = read(directory, "modules.builtin")?;
         let softdep = read(directory, "modules.softdep")?;
         Ok(Self {
             version: version.to_owned(),
             directory: directory.to_owned(),
-            modules: parse_dep(&dep),
+            modules,
             builtin: builtin.lines().map(module_name).collect(),
             before: parse_softdep(&softdep),
             takes_unsigned: takes_unsigned(version, directory),
@@ -135,7 +150,7 @@ impl ModuleTree {
         if self.builtin.contains(name) || order.done.contains(name) {
             return Ok(());
         }
-        let Some((path, dependencies)) = self.modules.get(name) else {
+        let Some((path, listed)) = self.modules.get(name) else {
             return Err(ModuleError::Missing {
                 version: self.version.clone(),
                 module: name.to_owned(),
@@ -146,7 +161,14 @@ impl ModuleTree {
             let path = self.directory.join("modules.dep");
             return Err(ModuleError::Circle { path, module: name.to_owned() });
         }
-        for soft in self.before.get(name).into_iter().flatten() {
+        let module = Module { name: name.to_owned(), path: self.file_of(path) };
+        let needs = match listed {
+            Some(modules) => {
+                Needs { modules: modules.clone(), soft: self.before.get(name).cloned().unwrap_or_default() }
+            }
+            None => Needs::said_by(&module.read()?),
+        };
+        for soft in &needs.soft {
             for provider in providers(soft) {
                 if self.modules.contains_key(provider) && !order.open.contains(provider) {
                     self.visit(provider, order)?;
@@ -154,25 +176,50 @@ impl ModuleTree {
                 }
             }
         }
-        for dependency in dependencies {
+        for dependency in &needs.modules {
             self.visit(dependency, order)?;
         }
         order.open.remove(name);
         order.done.insert(name.to_owned());
-        order.modules.push(Module { name: name.to_owned(), path: self.directory.join(path) });
+        order.modules.push(module);
         Ok(())
+    }
+
+    /// The file of a module. `modules.order` does not tell how it is compressed.
+    fn file_of(&self, path: &str) -> PathBuf {
+        let plain = self.directory.join(path);
+        let forms = ["", ".xz", ".zst", ".gz"].map(|end| self.directory.join(format!("{path}{end}")));
+        if path.ends_with(".ko") { forms.into_iter().find(|form| form.is_file()).unwrap_or(plain) } else { plain }
     }
 }
 
-/// Checks the kernel's configuration, at the place where distributions install it.
+impl Needs {
+    /// What the module's own file says (`depends` and `softdep`).
+    fn said_by(file: &[u8]) -> Needs {
+        let mut needs = Needs::default();
+        for (name, value) in statements(file) {
+            match name {
+                "depends" => needs.modules.extend(value.split(',').filter(|name| !name.is_empty()).map(module_name)),
+                "softdep" => needs.soft.extend(before_in(value)),
+                _ => {}
+            }
+        }
+        needs
+    }
+}
+
+/// Checks the kernel's configuration, at the places where distributions install it: beside its modules, in this system's /boot,
+/// and in that of the system whose /usr/lib/modules or /lib/modules has them.
 fn takes_unsigned(version: &str, directory: &Path) -> bool {
     const REFUSING: [&str; 3] = [
         "CONFIG_MODULE_SIG_FORCE=y",
         "CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY=y",
         "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY=y",
     ];
-    let places = [directory.join("config"), Path::new("/boot").join(format!("config-{version}"))];
-    let config = places.iter().find_map(|path| fs::read_to_string(path).ok());
+    let name = format!("config-{version}");
+    let above = directory.ancestors().skip(3).take(2).map(|root| root.join("boot").join(&name));
+    let places = [directory.join("config"), Path::new("/boot").join(&name)].into_iter().chain(above);
+    let config = places.into_iter().find_map(|path| fs::read_to_string(path).ok());
     config.is_some_and(|config| !config.lines().any(|line| REFUSING.contains(&line)))
 }
 
@@ -209,13 +256,18 @@ fn module_name(path: &str) -> String {
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
+/// Lines of `path`, without the end of a compressed file.
+fn parse_order(text: &str) -> HashMap<String, (String, Option<Vec<String>>)> {
+    text.lines().map(|path| (module_name(path), (path.to_owned(), None))).collect()
+}
+
 /// Lines of `path: dependency dependency...`.
-fn parse_dep(text: &str) -> HashMap<String, (String, Vec<String>)> {
+fn parse_dep(text: &str) -> HashMap<String, (String, Option<Vec<String>>)> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines
         .map(|(path, dependencies)| {
             let dependencies = dependencies.split_whitespace().map(module_name).collect();
-            (module_name(path), (path.to_owned(), dependencies))
+            (module_name(path), (path.to_owned(), Some(dependencies)))
         })
         .collect()
 }
@@ -229,10 +281,16 @@ fn parse_softdep(text: &str) -> HashMap<String, Vec<String>> {
             continue;
         }
         let Some(name) = words.next() else { continue };
-        let pre = words.skip_while(|word| *word != "pre:").skip(1).take_while(|word| *word != "post:");
-        before.entry(module_name(name)).or_default().extend(pre.map(module_name));
+        let rest: Vec<&str> = words.collect();
+        before.entry(module_name(name)).or_default().extend(before_in(&rest.join(" ")));
     }
     before
+}
+
+/// The modules after `pre:`.
+fn before_in(softdep: &str) -> impl Iterator<Item = String> {
+    let pre = softdep.split_whitespace().skip_while(|word| *word != "pre:").skip(1);
+    pre.take_while(|word| *word != "post:").map(module_name)
 }
 
 #[cfg(test)]

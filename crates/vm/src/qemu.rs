@@ -6,12 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Environment variable that names the binary to use.
-pub const BINARY_VARIABLE: &str = "INARCH_QEMU";
+use crate::arch::Arch;
+
 /// The oldest version supported.
 pub const OLDEST: Version = Version { major: 6, minor: 0 };
 
-const BINARY: &str = "qemu-system-x86_64";
 /// The small firmware: it starts a kernel without a BIOS's device probing.
 const QBOOT: &str = "qboot.rom";
 
@@ -28,18 +27,22 @@ pub struct Version {
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     /// It is not installed.
-    #[error("{BINARY} is not in PATH; install it (apt install qemu-system-x86) or set {BINARY_VARIABLE} to its path")]
-    Missing,
+    #[error("{} is not in PATH; install it (apt install {}) or set {} to its path", .0.qemu(), .0.qemu_package(), .0.qemu_variable())]
+    Missing(Arch),
     /// The variable names no executable program.
-    #[error("{BINARY_VARIABLE} is {path}, which is not a program that can be run")]
+    #[error("{variable} is {path}, which is not a program that can be run")]
     NotAProgram {
+        /// The variable.
+        variable: &'static str,
         /// The variable's value.
         path: PathBuf,
     },
     /// It is older than [`OLDEST`].
-    #[error("{path} is version {}.{}, at least {}.{} is needed; install a newer one (apt install qemu-system-x86) or set {BINARY_VARIABLE}",
-        found.major, found.minor, OLDEST.major, OLDEST.minor)]
+    #[error("{path} is version {}.{}, at least {}.{} is needed; install a newer one (apt install {}) or set {}",
+        found.major, found.minor, OLDEST.major, OLDEST.minor, arch.qemu_package(), arch.qemu_variable())]
     TooOld {
+        /// The architecture of its guests.
+        arch: Arch,
         /// The binary.
         path: PathBuf,
         /// Its version.
@@ -66,28 +69,35 @@ pub enum QemuError {
 /// A QEMU binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qemu {
+    arch: Arch,
     path: PathBuf,
 }
 
 impl Qemu {
-    /// Finds the binary: `INARCH_QEMU`, else `qemu-system-x86_64` in `PATH`. Does not run it, so that starting a guest
-    /// need not wait; [`Qemu::version`] does.
+    /// Finds the binary for guests of `arch`: what [`Arch::qemu_variable`] names, else [`Arch::qemu`] in `PATH`. Does not run
+    /// it, so that starting a guest need not wait; [`Qemu::version`] does.
     ///
     /// # Errors
     /// There is no binary.
-    pub fn find() -> Result<Qemu, QemuError> {
-        if let Some(path) = env::var_os(BINARY_VARIABLE).filter(|value| !value.is_empty()) {
+    pub fn find(arch: Arch) -> Result<Qemu, QemuError> {
+        let variable = arch.qemu_variable();
+        if let Some(path) = env::var_os(variable).filter(|value| !value.is_empty()) {
             let path = PathBuf::from(path);
-            return if is_program(&path) { Ok(Qemu { path }) } else { Err(QemuError::NotAProgram { path }) };
+            return if is_program(&path) {
+                Ok(Qemu { arch, path })
+            } else {
+                Err(QemuError::NotAProgram { variable, path })
+            };
         }
         let directories = env::var_os("PATH").unwrap_or_default();
-        let path = env::split_paths(&directories).map(|directory| directory.join(BINARY)).find(|path| is_program(path));
-        path.map(|path| Qemu { path }).ok_or(QemuError::Missing)
+        let path =
+            env::split_paths(&directories).map(|directory| directory.join(arch.qemu())).find(|path| is_program(path));
+        path.map(|path| Qemu { arch, path }).ok_or(QemuError::Missing(arch))
     }
 
-    /// The binary `path`.
-    pub fn at(path: &Path) -> Qemu {
-        Qemu { path: path.to_owned() }
+    /// The binary `path`, for guests of `arch`.
+    pub fn at(path: &Path, arch: Arch) -> Qemu {
+        Qemu { arch, path: path.to_owned() }
     }
 
     /// The binary's path.
@@ -106,7 +116,7 @@ impl Qemu {
             Err(source) => return Err(QemuError::Run { path, source }),
         };
         match parse_version(&output) {
-            Some(found) if found < OLDEST => Err(QemuError::TooOld { path, found }),
+            Some(found) if found < OLDEST => Err(QemuError::TooOld { arch: self.arch, path, found }),
             Some(found) => Ok(found),
             None => Err(QemuError::NotQemu { path, output: output.lines().next().unwrap_or_default().to_owned() }),
         }
@@ -144,9 +154,9 @@ mod tests {
 
     #[test]
     fn other_program_is_told_apart() {
-        let error = Qemu::at(Path::new("/bin/true")).version().unwrap_err();
+        let error = Qemu::at(Path::new("/bin/true"), Arch::host()).version().unwrap_err();
         assert!(error.to_string().starts_with("/bin/true does not say its version"), "{error}");
-        let error = Qemu::at(Path::new("/nonexistent")).version().unwrap_err();
+        let error = Qemu::at(Path::new("/nonexistent"), Arch::host()).version().unwrap_err();
         assert!(error.to_string().starts_with("cannot run /nonexistent"), "{error}");
     }
 }

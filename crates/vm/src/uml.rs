@@ -18,6 +18,7 @@ use std::thread;
 use inarch_confine::Program;
 use rustix::process::{WaitOptions, waitpid};
 
+use crate::arch::Arch;
 use crate::kernel::{Entry, Kernel};
 use crate::qemu::is_program;
 
@@ -104,7 +105,7 @@ pub fn find(named: Option<&Path>) -> Result<Kernel, UmlError> {
     let path = std::path::absolute(&path).unwrap_or(path);
     let release = release(&path)?;
     let modules = Some(Path::new(MODULES).join(&release)).filter(|directory| directory.is_dir());
-    Ok(Kernel { source: path.clone(), release, image: path, entry: Entry::Program, modules })
+    Ok(Kernel { arch: Arch::X86_64, source: path.clone(), release, image: path, entry: Entry::Program, modules })
 }
 
 /// Whether one is installed.

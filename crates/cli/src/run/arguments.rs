@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use inarch_jobs::run::{PublishedPort, Vmm, Way};
+use inarch_vm::Arch;
 use inarch_vm::accel::AccelChoice;
 
 use crate::arguments::one_of;
@@ -24,6 +25,7 @@ Examples:
   inarch run -u root --disk new.img sh -c 'mkfs.ext4 $INARCH_DISK_1'
   inarch run --root ./bookworm --net apt-get update
   inarch run --root oci:app              what a container image says it runs
+  inarch run --arch riscv64 --root debian:trixie uname -m
   inarch run --keep try make             keep its writes; then inarch diff try
   inarch run --net --cache maven mvn verify  with Maven's earlier downloads
 
@@ -37,8 +39,9 @@ pub struct RunArguments {
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 
-    /// The guest's root: this machine's own ('host'), a directory, archive or image, or nothing but the trees ('none')
-    #[arg(long, value_name = "host|SRC|none", default_value = "host")]
+    /// The guest's root: this machine's own ('host'), a directory, archive or image, nothing but the trees ('none'), or a
+    /// Debian that is made once of its packages (debian:SUITE[+PACKAGE]...)
+    #[arg(long, value_name = "host|SRC|none|debian:SUITE", default_value = "host")]
     pub root: OsString,
 
     /// Another tree, at DST (by default the same path). OPT is ro, overlay or rw (the guest's writes reach the
@@ -172,8 +175,14 @@ pub struct MachineArguments {
     #[arg(long, value_name = "qemu|uml", default_value = "qemu", hide_possible_values = true, value_parser = vmm())]
     pub vmm: Vmm,
 
-    /// The guest's kernel; by default the newest in /boot, or for uml linux.uml
-    #[arg(long, value_name = "FILE")]
+    /// The guest's architecture, by uname's or Debian's name: x86_64, riscv64 or aarch64. Another one than this machine's
+    /// takes a --root of its own, and is translated
+    #[arg(long, value_name = "ARCH", default_value = Arch::host().name(), hide_default_value = true)]
+    pub arch: Arch,
+
+    /// The guest's kernel; by default the newest in /boot, or for uml linux.uml. For another architecture it is Debian's,
+    /// which debian:SUITE fetches for any
+    #[arg(long, value_name = "FILE|debian:SUITE")]
     pub kernel: Option<PathBuf>,
 
     /// The kernel's modules; by default /lib/modules/VERSION

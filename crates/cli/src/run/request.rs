@@ -73,6 +73,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         shell: std::io::stdin().is_terminal() || std::io::stdout().is_terminal(),
         signals: Some(Signals::watch),
         timeout: arguments.timeout,
+        arch: arguments.machine.arch,
         kernel: arguments.machine.kernel,
         modules: arguments.machine.modules,
         vmm: arguments.machine.vmm,

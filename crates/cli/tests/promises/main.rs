@@ -7,6 +7,7 @@ mod a_build_needs_no_more_than_its_trace;
 mod a_changed_file_is_an_error_and_is_named;
 mod a_container_image_runs_as_it_says;
 mod a_directory_is_shared_by_9p;
+mod a_guest_may_be_of_another_architecture;
 mod a_guest_of_several_disks_is_read;
 mod a_guests_array_is_changed;
 mod a_guests_disk_is_changed;

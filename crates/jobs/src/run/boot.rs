@@ -30,7 +30,7 @@ const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {
     pub(super) fn decide(&self, guest: &Guest, qemu: &Qemu) -> Result<Decision, JobError> {
-        Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest, qemu))?)
+        Ok(accel::decide(self.request.accel, self.request.arch, &guest::verdicts(), subject(guest, qemu))?)
     }
 
     /// Boots with the requested accelerator, or with one that works.

@@ -56,6 +56,15 @@ pub enum RunError {
         /// The user.
         user: String,
     },
+    /// A guest of another architecture was to have this machine's root.
+    #[error(
+        "--arch {arch}: this machine's own programs are for {}; give the guest a root for {arch} with --root (a directory, an archive, an image)",
+        inarch_vm::Arch::host()
+    )]
+    HostRoot {
+        /// The guest's architecture.
+        arch: inarch_vm::Arch,
+    },
     /// There is no command.
     #[error("no command was given: inarch run CMD..., or inarch run in a terminal for a shell")]
     NoCommand,

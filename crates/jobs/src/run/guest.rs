@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use inarch_vm::Arch;
 use inarch_vm::accel::Verdicts;
 use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::{Kernel, KernelError};
@@ -18,7 +19,7 @@ const USUAL_MEMORY: u64 = 2 << 30;
 
 /// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
 /// directory that only root can write to, and a user has none.
-fn cache_directory() -> Option<PathBuf> {
+pub(crate) fn cache_directory() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let base = base.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache")));
@@ -35,8 +36,9 @@ fn kernels() -> Result<Cache, Obstacle> {
     Ok(opened.map_or_else(Cache::none, |directory| Cache::in_open(directory, &home.join("kernels"))))
 }
 
-/// The guest's kernel: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for `note`.
-pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
+/// The kernel of a guest of `arch`: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for
+/// `note`.
+pub(crate) fn find_kernel(arch: Arch, named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
     let cache = kernels().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {
             note(format!(
@@ -47,7 +49,8 @@ pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Re
         Cache::none()
     });
     match named {
-        Some(path) => Kernel::open(path, &cache),
+        Some(path) => Kernel::open(path, arch, &cache),
+        None if arch != Arch::host() => Err(KernelError::NoneFor { arch }),
         None => Kernel::find(&cache),
     }
 }

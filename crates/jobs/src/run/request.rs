@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use inarch_tree::select::Selection;
 use inarch_vfs::RecordLevel;
+use inarch_vm::Arch;
 use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
@@ -177,6 +178,8 @@ pub struct RunRequest {
     pub signals: Option<CatchSignalsOfRun>,
     /// Time limit of the command. The guest's start has the same limit, or `boot_timeout` if that is longer.
     pub timeout: Option<Duration>,
+    /// The guest's architecture.
+    pub arch: Arch,
     /// The guest's kernel; by default the newest in /boot.
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
@@ -235,6 +238,7 @@ impl RunRequest {
             streams: Arc::new(streams),
             signals: None,
             timeout: None,
+            arch: Arch::host(),
             kernel: None,
             modules: None,
             vmm: Vmm::Qemu,

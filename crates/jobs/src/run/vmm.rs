@@ -1,10 +1,10 @@
 //! [`Vmm`]: what a guest's machine is, and what a kernel of User-Mode Linux cannot do for one.
 
-use inarch_vm::AccelChoice;
 use inarch_vm::initramfs::Channel;
 use inarch_vm::qemu::Qemu;
+use inarch_vm::{AccelChoice, Arch};
 
-use super::{RunError, RunRequest};
+use super::{Root, RunError, RunRequest};
 use crate::JobError;
 
 /// What a guest's machine is.
@@ -27,10 +27,10 @@ pub(super) enum Program {
 }
 
 impl Vmm {
-    /// Finds the program.
-    pub(super) fn find(self) -> Result<Program, JobError> {
+    /// Finds the program for guests of `arch`.
+    pub(super) fn find(self, arch: Arch) -> Result<Program, JobError> {
         match self {
-            Vmm::Qemu => Ok(Program::Qemu(Qemu::find()?)),
+            Vmm::Qemu => Ok(Program::Qemu(Qemu::find(arch)?)),
             Vmm::Uml => Ok(Program::Uml),
         }
     }
@@ -43,13 +43,17 @@ impl Vmm {
         }
     }
 
-    /// Refuses what the machine does not have.
+    /// Refuses what the machine does not have, and programs of this machine on another processor.
     pub(super) fn check(self, request: &RunRequest) -> Result<(), RunError> {
+        if request.arch != Arch::host() && request.root == Root::Host {
+            return Err(RunError::HostRoot { arch: request.arch });
+        }
         if self == Vmm::Qemu {
             return Ok(());
         }
         let lacks = |option: &'static str, what: &'static str| Err(RunError::NotInUml { option, what });
         match request {
+            RunRequest { arch, .. } if *arch != Arch::host() => lacks("--arch", "other processor"),
             RunRequest { cpus: Some(2..), .. } => lacks("--cpus", "second processor"),
             RunRequest { published, .. } if !published.is_empty() => lacks("-p", "network"),
             RunRequest { net: true, .. } => lacks("--net", "network"),

@@ -108,6 +108,14 @@ impl Boot {
     }
 }
 
+/// The modules directory of kernel `release` in the system whose /boot has its file `kernel`, as where a package was unpacked:
+/// complete, or with the list of modules that the kernel's build makes.
+pub fn modules_beside(kernel: &Path, release: &str) -> Option<PathBuf> {
+    let boot = kernel.parent().filter(|directory| directory.ends_with("boot"))?;
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| boot.with_file_name(place).join(release));
+    places.into_iter().find(|place| ["modules.dep", "modules.order"].iter().any(|list| place.join(list).is_file()))
+}
+
 /// The modules directory of kernel `release` in the system under `root`, if it is complete enough to load from.
 pub fn modules_of(root: &Path, release: &str) -> Option<PathBuf> {
     let directory = root.join("lib/modules").join(release);

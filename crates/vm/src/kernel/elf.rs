@@ -35,12 +35,14 @@ pub fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
+/// Whether `bytes` are a 64-bit little-endian ELF file.
+pub fn is_elf64(bytes: &[u8]) -> bool {
+    is_elf(bytes) && bytes.get(CLASS) == Some(&CLASS_64) && bytes.get(DATA) == Some(&DATA_LITTLE_ENDIAN)
+}
+
 /// Whether `bytes` are an ELF file for x86-64.
 pub fn is_x86_64(bytes: &[u8]) -> bool {
-    is_elf(bytes)
-        && bytes.get(CLASS) == Some(&CLASS_64)
-        && bytes.get(DATA) == Some(&DATA_LITTLE_ENDIAN)
-        && le16(bytes, MACHINE) == Some(MACHINE_X86_64)
+    is_elf64(bytes) && le16(bytes, MACHINE) == Some(MACHINE_X86_64)
 }
 
 /// Whether `bytes`, a whole x86-64 ELF file, have a note with a PVH entry.
@@ -62,7 +64,7 @@ pub fn release(bytes: &[u8]) -> Option<String> {
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
+    memchr::memmem::find(haystack, needle)
 }
 
 fn note_segments(bytes: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {

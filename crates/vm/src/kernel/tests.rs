@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
+use crate::arch::Arch;
 
 const RELEASE: &str = "6.1.0-test";
 
@@ -120,7 +121,7 @@ impl Fixture {
     }
 
     fn open(&self, bytes: &[u8]) -> Result<Kernel, KernelError> {
-        Kernel::open(&self.file(bytes), &self.cache())
+        Kernel::open(&self.file(bytes), Arch::X86_64, &self.cache())
     }
 
     /// The error's message, with the kernel's path as `KERNEL`.
@@ -146,9 +147,9 @@ fn every_compression_is_unpacked() {
 fn second_open_takes_the_cached_copy() {
     let fixture = Fixture::new();
     let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
-    let first = Kernel::open(&file, &fixture.cache()).unwrap();
+    let first = Kernel::open(&file, Arch::X86_64, &fixture.cache()).unwrap();
     fs::write(&first.image, b"the cached copy").unwrap();
-    assert_eq!(Kernel::open(&file, &fixture.cache()).unwrap(), first);
+    assert_eq!(Kernel::open(&file, Arch::X86_64, &fixture.cache()).unwrap(), first);
     assert_eq!(fs::read(&first.image).unwrap(), b"the cached copy");
 }
 
@@ -156,10 +157,10 @@ fn second_open_takes_the_cached_copy() {
 fn an_entry_that_may_be_somebody_elses_is_not_booted() {
     let fixture = Fixture::new();
     let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
-    let first = Kernel::open(&file, &fixture.cache()).unwrap();
+    let first = Kernel::open(&file, Arch::X86_64, &fixture.cache()).unwrap();
     let theirs = fixture.directory.path().join("theirs");
     let unpacked_again = |how: &str| {
-        let again = Kernel::open(&file, &fixture.cache()).unwrap();
+        let again = Kernel::open(&file, Arch::X86_64, &fixture.cache()).unwrap();
         assert!(again == first && fs::read(&again.image).unwrap() == vmlinux(18), "{how}");
         assert!(again.image.symlink_metadata().unwrap().is_file(), "{how}");
     };
@@ -182,7 +183,7 @@ fn an_entry_that_may_be_somebody_elses_is_not_booted() {
 fn without_a_cache_the_bzimage_boots() {
     let fixture = Fixture::new();
     let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
-    let kernel = Kernel::open(&file, &Cache::none()).unwrap();
+    let kernel = Kernel::open(&file, Arch::X86_64, &Cache::none()).unwrap();
     assert_eq!((kernel.entry, &kernel.image), (Entry::BzImage, &kernel.source));
 }
 
@@ -219,16 +220,16 @@ fn what_takes_the_name_of_an_open_cache_stays_as_it_is() {
     old.set_modified(std::time::SystemTime::now() - 2 * cache::MAX_AGE).unwrap();
     fs::rename(at("cache"), at("moved")).unwrap();
     std::os::unix::fs::symlink("theirs", at("cache")).unwrap();
-    let kernel = Kernel::open(&file, &cache).unwrap();
+    let kernel = Kernel::open(&file, Arch::X86_64, &cache).unwrap();
     assert_eq!(fs::read_dir(at("theirs")).unwrap().count(), 1);
     assert!(at("theirs/old").exists());
     let name = kernel.image.file_name().unwrap();
     assert!(fs::read(at("moved").join(name)).unwrap() == vmlinux(18));
     // It is found there again, and cleared there.
-    assert_eq!(Kernel::open(&file, &cache).unwrap(), kernel);
+    assert_eq!(Kernel::open(&file, Arch::X86_64, &cache).unwrap(), kernel);
     let long_ago = std::time::SystemTime::now() - 2 * cache::MAX_AGE;
     fs::File::options().write(true).open(at("moved").join(name)).unwrap().set_modified(long_ago).unwrap();
-    Kernel::open(&fixture.file(&bzimage(&zstd(&vmlinux(18)))), &cache).unwrap();
+    Kernel::open(&fixture.file(&bzimage(&zstd(&vmlinux(18)))), Arch::X86_64, &cache).unwrap();
     assert!(!at("moved").join(name).exists());
     assert_eq!(fs::read_dir(at("moved")).unwrap().count(), 2);
 }
@@ -245,7 +246,7 @@ fn bzimage_boots_as_it_is_where_nothing_better_can_be_had() {
     }
     let fixture = Fixture::new();
     let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
-    let kernel = Kernel::open(&file, &Cache::at(Path::new("/proc/no-such-cache"))).unwrap();
+    let kernel = Kernel::open(&file, Arch::X86_64, &Cache::at(Path::new("/proc/no-such-cache"))).unwrap();
     assert_eq!(kernel.entry, Entry::BzImage);
 }
 
@@ -274,14 +275,14 @@ fn other_files_are_named_for_what_they_are() {
     ];
     for (bytes, found) in cases {
         let message = fixture.refuse(bytes);
-        assert!(message.starts_with("KERNEL is not an x86-64 kernel") && message.contains(found), "{message}");
+        assert!(message.starts_with("KERNEL is not a kernel for x86_64") && message.contains(found), "{message}");
     }
 }
 
 #[test]
 fn missing_file_and_directory_are_errors() {
     let fixture = Fixture::new();
-    let open = |path: &Path| Kernel::open(path, &fixture.cache()).unwrap_err().to_string();
+    let open = |path: &Path| Kernel::open(path, Arch::X86_64, &fixture.cache()).unwrap_err().to_string();
     assert!(open(Path::new("/nonexistent")).starts_with("cannot read the kernel /nonexistent: No such file"));
     assert_eq!(open(Path::new("/dev")), "cannot read the kernel /dev: not a regular file");
 }

@@ -194,6 +194,7 @@ mod tests {
 
     fn machine(console: Endpoint) -> Machine {
         let kernel = Kernel {
+            arch: crate::arch::Arch::X86_64,
             source: "/bin/true".into(),
             release: "6.1".to_owned(),
             image: "/bin/true".into(),

@@ -18,7 +18,7 @@ use inarch_vm::process::{Process, Symptom};
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User, WindowSize};
 use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
-use inarch_vm::{Accel, Endpoint, Machine};
+use inarch_vm::{Accel, Arch, Endpoint, Machine};
 
 const BUSYBOX: &str = "/bin/busybox";
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
@@ -44,7 +44,7 @@ impl Guest {
     fn new() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         for (there, what) in [
-            (Qemu::find().is_ok(), "no QEMU"),
+            (Qemu::find(Arch::host()).is_ok(), "no QEMU"),
             (Kernel::find(&Cache::at(directory.path())).is_ok(), "no kernel that can be read"),
             (Path::new(BUSYBOX).exists(), "no busybox"),
             (Command::new("mke2fs").arg("-V").output().is_ok(), "no mke2fs"),
@@ -79,7 +79,8 @@ impl Guest {
             network: self.network,
             ..Features::default()
         };
-        let archive = initramfs::build(&ModuleTree::open(&kernel.release, &modules).unwrap(), &features).unwrap();
+        let archive =
+            initramfs::build(Arch::host(), &ModuleTree::open(&kernel.release, &modules).unwrap(), &features).unwrap();
         let mut initramfs = tempfile::tempfile().unwrap();
         initramfs.write_all(&archive).unwrap();
         initramfs.rewind().unwrap();
@@ -106,7 +107,7 @@ impl Guest {
             arguments: Vec::new(),
             verbose: false,
         };
-        let mut command = machine.command(&Qemu::find().unwrap());
+        let mut command = machine.command(&Qemu::find(Arch::host()).unwrap());
         for (image, serial) in &self.disks {
             let drive = format!("if=none,format=raw,id={serial},file={}", image.display());
             let device = format!("virtio-blk-pci,drive={serial},serial={serial}");

@@ -12,11 +12,11 @@ use inarch_vm::kernel::discover::Boot;
 use inarch_vm::kernel::{Entry, Kernel};
 use inarch_vm::process::{GuestFailure, Process, Symptom};
 use inarch_vm::qemu::Qemu;
-use inarch_vm::{Accel, Endpoint, Machine};
+use inarch_vm::{Accel, Arch, Endpoint, Machine};
 
 /// What a test needs; `None`, with the reason printed, if it is missing.
 fn machine(test: &str) -> Option<(Qemu, Kernel, tempfile::TempDir)> {
-    let Ok(qemu) = Qemu::find() else {
+    let Ok(qemu) = Qemu::find(Arch::host()) else {
         println!("skipped: {test}: no QEMU");
         return None;
     };
@@ -81,7 +81,7 @@ fn kernel_is_unpacked_once_even_by_concurrent_runs() {
     assert!(found.iter().all(|kernel| *kernel == first));
     assert_eq!(std::fs::read_dir(path).unwrap().count(), 2);
     // The unpacked file gives the same result.
-    let unpacked = Kernel::open(&first.image, &Cache::at(Path::new("/nonexistent"))).unwrap();
+    let unpacked = Kernel::open(&first.image, Arch::host(), &Cache::at(Path::new("/nonexistent"))).unwrap();
     assert_eq!((unpacked.release, unpacked.modules), (first.release, first.modules));
 }
 

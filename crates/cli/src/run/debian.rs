@@ -1,0 +1,49 @@
+//! `debian:SUITE` in the options of a run: what it means is made, and its path takes its place.
+
+use std::path::PathBuf;
+
+use inarch_jobs::debian::{self, Debian, DebianError, kernel, root};
+use inarch_jobs::run::Vmm;
+use inarch_jobs::{Events, shown};
+use inarch_vm::Arch;
+
+use super::arguments::RunArguments;
+use crate::output::complain;
+
+/// Makes what `--root debian:SUITE` and `--kernel debian:SUITE` name, and the kernel of another architecture if none is named;
+/// then the options name files. With `--dry-run` nothing is made, and what is missing is an error.
+pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
+    let arch = arguments.machine.arch;
+    let is_quiet = arguments.quiet;
+    let events = Events::new(move |event| {
+        if !is_quiet {
+            complain(event);
+        }
+    });
+    let named =
+        |text: Option<&str>| text.and_then(|text| text.strip_prefix("debian:")).map(str::parse::<Debian>).transpose();
+    let wanted_root = named(arguments.root.to_str())?;
+    let wanted_kernel = named(arguments.machine.kernel.as_deref().and_then(|path| path.to_str()))?;
+    let is_foreign = arch != Arch::host() && arguments.root != "host" && arguments.machine.vmm == Vmm::Qemu;
+    let usual = || {
+        let suite = wanted_root.as_ref().map_or(debian::USUAL_SUITE, |root| &root.suite).to_owned();
+        Debian { suite, packages: Vec::new() }
+    };
+    let wanted_kernel = wanted_kernel.or_else(|| (is_foreign && arguments.machine.kernel.is_none()).then(usual));
+    if let Some(wanted) = wanted_kernel {
+        let kernel: Result<PathBuf, DebianError> =
+            if arguments.dry_run { kernel::cached(&wanted, arch) } else { kernel::fetch(&wanted, arch, &events) };
+        arguments.machine.kernel = Some(kernel?);
+    }
+    if let Some(wanted) = wanted_root {
+        let booting =
+            root::Booting { kernel: arguments.machine.kernel.clone(), modules: arguments.machine.modules.clone() };
+        let path =
+            if arguments.dry_run { root::cached(&wanted, arch) } else { root::make(&wanted, arch, booting, &events) }?;
+        if arguments.verbose {
+            complain(format_args!("the guest's root is {}", shown(&path)));
+        }
+        arguments.root = path.into();
+    }
+    Ok(())
+}

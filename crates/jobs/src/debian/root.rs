@@ -1,0 +1,135 @@
+//! A root of Debian's packages for a guest of any architecture, as one archive.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use inarch_vm::Arch;
+
+use super::fetch::Apt;
+use super::{Debian, DebianError, DebianEvent, once, place, stage, unheard};
+use crate::JobError;
+use crate::events::Events;
+use crate::lifecycle::new_file::NewFile;
+use crate::path_error::PathError;
+use crate::run::{Outcome, Root, RunRequest, Streams, start};
+use crate::source::Source;
+
+const BY_HAND: &str =
+    "give a root with --root: a directory, an archive or an image (debootstrap and mmdebstrap make some)";
+
+/// The packages of every root: as debootstrap's variant `minbase`.
+const ALWAYS: [&str; 4] = ["?essential", "?priority(required)", "apt", "debian-archive-keyring"];
+
+/// Configures the packages, and writes all files to standard output as an archive. The first column is the guest's.
+const CONFIGURE: &str = include_str!("configure.sh");
+
+fn name_of(debian: &Debian, arch: Arch) -> String {
+    let words = std::iter::once(&debian.suite).chain(&debian.packages);
+    let words: Vec<&str> = words.map(String::as_str).collect();
+    format!("{}_{}.tar", words.join("+"), arch.debian())
+}
+
+/// The kernel of the guest that configures the packages; `None` for this machine's own.
+#[derive(Clone, Debug, Default)]
+pub struct Booting {
+    /// Its file.
+    pub kernel: Option<PathBuf>,
+    /// The directory of its modules.
+    pub modules: Option<PathBuf>,
+}
+
+/// The archive with `debian`, of `arch`; made if it is not in the cache. For that, `booting` gives the guest's kernel.
+///
+/// # Errors
+/// It cannot be fetched or configured, and why.
+pub fn make(
+    debian: &Debian,
+    arch: Arch,
+    booting: Booting,
+    events: &Events<DebianEvent>,
+) -> Result<PathBuf, DebianError> {
+    let name = name_of(debian, arch);
+    if name.len() > 200 {
+        let text = debian.to_string().trim_start_matches("debian:").to_owned();
+        return Err(DebianError::Name { text, what: "these are too many packages; install some in the guest instead" });
+    }
+    once(&name, |path, scratch| {
+        let what = format!("{debian} for {arch}");
+        let apt = Apt::new(scratch.path(), arch, &debian.suite, what.clone(), BY_HAND)?;
+        events.emit(DebianEvent::Fetching { what: what.clone(), mirror: apt.mirror.clone() });
+        apt.update()?;
+        let packages: Vec<&str> = ALWAYS.into_iter().chain(debian.packages.iter().map(String::as_str)).collect();
+        let debs = apt.download_all(&packages)?;
+        let archive = scratch.path().join("unpacked.tar");
+        let sources = format!(
+            "Types: deb\nURIs: {}\nSuites: {}\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
+            apt.mirror, debian.suite
+        );
+        let more = [
+            ("etc/apt/sources.list.d/debian.sources", 0o644, sources.into_bytes()),
+            // No service of the guest that configures.
+            ("usr/sbin/policy-rc.d", 0o755, b"#!/bin/sh\nexit 101\n".to_vec()),
+        ];
+        stage::write(&debs, &more, &archive)?;
+        debs.iter().for_each(|deb| drop(fs::remove_file(deb)));
+        events.emit(DebianEvent::Configuring { packages: debs.len(), arch });
+        configure(&what, arch, booting, &archive, scratch.path(), path)
+    })
+}
+
+/// The archive with `debian`, if it is in the cache.
+///
+/// # Errors
+/// It is not.
+pub fn cached(debian: &Debian, arch: Arch) -> Result<PathBuf, DebianError> {
+    let path = place()?.join(name_of(debian, arch));
+    let missing = || DebianError::NotMade { what: format!("{debian} for {arch}") };
+    if path.exists() { Ok(path) } else { Err(missing()) }
+}
+
+/// Has a guest over the files of `archive` configure its packages; gives what it sends back the name `path`.
+fn configure(
+    what: &str,
+    arch: Arch,
+    booting: Booting,
+    archive: &Path,
+    scratch: &Path,
+    path: &Path,
+) -> Result<(), DebianError> {
+    let new = NewFile::create(path, || {})?;
+    let log = scratch.join("log");
+    let fail = |error: io::Error| PathError::new(&log, "cannot write it", error);
+    let said = File::create_new(&log).map_err(fail)?;
+    let output = new.file.try_clone().map_err(fail)?;
+    let streams = Streams { input: None, output: output.into(), error: said.into() };
+    let source = Source::parse(archive.as_os_str()).map_err(|error| DebianError::Run(Box::new(error.into())))?;
+    let command = ["/bin/sh", "-c", CONFIGURE].map(Into::into).to_vec();
+    let request = RunRequest {
+        root: Root::Source(source),
+        own_environment: false,
+        hold: false,
+        arch,
+        kernel: booting.kernel,
+        modules: booting.modules,
+        overlay_dir: scratch.to_owned(),
+        ..RunRequest::new(command, streams)
+    };
+    let report = start(request, unheard()).map_err(Box::new).map_err(DebianError::Run)?.wait();
+    let last_words = || {
+        let text = fs::read(&log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        last.into_iter().rev().collect::<Vec<_>>().join("; ")
+    };
+    match report.result {
+        Ok(Outcome::Exited(0)) => {}
+        Ok(_) => return Err(DebianError::Configure { what: what.to_owned(), reason: last_words() }),
+        Err(JobError::Command { message, .. }) => {
+            return Err(DebianError::Configure { what: what.to_owned(), reason: message });
+        }
+        Err(error) => return Err(DebianError::Run(Box::new(error))),
+    }
+    new.file.sync_all().map_err(|error| PathError::new(path, "cannot write it to the disk", error))?;
+    Ok(new.commit()?)
+}
