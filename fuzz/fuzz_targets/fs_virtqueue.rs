@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
+use inarch_fuse::ConnectionOptions;
 use inarch_fuzz::guest::{self, AVAIL, BUFFERS, TABLE, USED};
-use inarch_vfs::{Attributes, Context, FileSystem, HandleId, NodeId, not_supported};
+use inarch_vfs::{Attributes, Context, FileSystem, HandleId, Lock, LockOwner, NodeId, not_supported};
 use inarch_vhost::fs::{FsOptions, VirtioFs};
 use inarch_vhost::{GuestMemory, process_available};
 use libfuzzer_sys::fuzz_target;
@@ -37,6 +38,7 @@ struct Header {
 #[derive(Arbitrary, Debug)]
 struct Input {
     event_idx: bool,
+    locks: bool,
     size: u8,
     start: u16,
     table: Vec<Descriptor>,
@@ -45,7 +47,7 @@ struct Input {
     raw: Vec<u8>,
 }
 
-/// Reads and writes as much as requested.
+/// Reads and writes as much as requested; one lock is free, and others are waited for without end.
 struct Zeros;
 
 impl FileSystem for Zeros {
@@ -60,11 +62,30 @@ impl FileSystem for Zeros {
         Ok(out.iter().map(|slice| slice.len()).sum())
     }
 
+    fn set_lock(
+        &self,
+        _: &Context<'_>,
+        _: NodeId,
+        _: HandleId,
+        owner: LockOwner,
+        _: &Lock,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        // A device without locks asks its file system as it comes, which refuses.
+        if wait {
+            Err(Errno::NOSYS)
+        } else if owner.0 == 0 {
+            Ok(())
+        } else {
+            Err(Errno::AGAIN)
+        }
+    }
+
     not_supported! {
         lookup, absence_valid, parent, forget, disconnected, peek_attributes, set_attributes, read_link, make_node, make_directory,
         make_symlink, link, unlink, remove_directory, rename, open, create, create_unnamed, write, copy_range,
         flush, fsync, sync, fallocate, seek, release, open_directory, read_directory, release_directory, get_xattr,
-        list_xattrs, set_xattr, remove_xattr, test_lock, set_lock, statistics, host_file, interrupted
+        list_xattrs, set_xattr, remove_xattr, test_lock, statistics, host_file, interrupted
     }
 }
 
@@ -85,7 +106,8 @@ fn lay_out(memory: &GuestMemory, input: &Input, size: u16) {
 
 fuzz_target!(|input: Input| {
     let size = 1u16 << (input.size % 9);
-    let device = VirtioFs::new(Arc::new(Zeros), FsOptions::default());
+    let connection = ConnectionOptions { locks: input.locks, ..ConnectionOptions::default() };
+    let device = VirtioFs::new(Arc::new(Zeros), FsOptions { connection, ..FsOptions::default() });
     let mut queue = guest::queue(size, input.event_idx, input.start, (TABLE, AVAIL, USED)).unwrap();
     guest::with_guest(&input.raw, |memory, stop| {
         lay_out(memory, &input, size);

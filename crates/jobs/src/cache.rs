@@ -32,6 +32,7 @@ mod far;
 mod generation;
 mod lazy;
 mod pack;
+mod parent;
 mod place;
 mod store;
 mod synced;

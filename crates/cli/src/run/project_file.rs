@@ -198,8 +198,11 @@ impl Applied<'_> {
         let mut caches = Vec::new();
         for text in values {
             let asked = cache_option::parse(text)?;
+            // A branch's file that names another branch would reach that one's runs.
+            let is_own_scope =
+                matches!(asked.scope, Scope::Project(_) | Scope::Branch { .. }) && !text.contains("scope=branch:");
             anyhow::ensure!(
-                matches!(asked.scope, Scope::Project(_) | Scope::Branch { .. }) || asked.publish == Publish::Never,
+                is_own_scope || asked.publish == Publish::Never,
                 "'{text}': a project's file publishes to its own caches only, as others would execute what it publishes; add ro, or give \
                  --cache on the command line"
             );
@@ -385,6 +388,7 @@ mod tests {
             ("disks = [\"/dev/sda\"]", "below its own directory"),
             ("caches = [\"npm,scope=user\"]", "add ro"),
             ("caches = [\"npm,scope=team\"]", "add ro"),
+            ("caches = [\"npm,scope=branch:main\"]", "npm,scope=branch:main"),
             ("memory = \"5\"", "MiB"),
             ("via = \"ext5\"", "ext5"),
             ("timeout = \"soon\"", "soon"),
