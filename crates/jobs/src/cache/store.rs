@@ -166,7 +166,7 @@ impl Cache {
     pub fn snapshot(&self) -> Result<Snapshot, CacheError> {
         loop {
             let Some(path) = self.current()? else {
-                return Ok(Snapshot::empty()?);
+                return Snapshot::empty();
             };
             let fail = |error| PathError::new(&path, "cannot read the generation", error);
             let file = match trust::open(&path, OpenOptions::new().read(true)) {
