@@ -26,7 +26,6 @@ use inarch_vm::Arch;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::JobError;
-use crate::events::Events;
 use crate::lifecycle::scratch::Scratch;
 use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 use crate::path_error::PathError;
@@ -262,11 +261,6 @@ fn lock(path: &Path) -> Result<File, DebianError> {
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;
     flock(&file, FlockOperation::LockExclusive).map_err(|error| fail(error.into()))?;
     Ok(file)
-}
-
-/// Events of a job that has none to tell.
-pub(crate) fn unheard<E: 'static>() -> Events<E> {
-    Events::ignored()
 }
 
 #[cfg(test)]

@@ -337,6 +337,48 @@ kernel/b.ko: kernel/a.ko
         assert!(tree.has("virtio_pci") && tree.has("crc32c_intel") && !tree.has("virtio_blk"));
     }
 
+    /// A module's file: an ELF file whose only sections are its statements and the sections' names.
+    fn module(statements: &str) -> Vec<u8> {
+        let (text, names) = (statements.replace('|', "\0").into_bytes(), b"\0.modinfo\0.shstrtab\0");
+        let mut file = vec![0; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        let (at_text, at_names) = (64 * 4, 64 * 4 + text.len());
+        file[0x28..0x30].copy_from_slice(&64u64.to_le_bytes());
+        file[0x3c..0x3e].copy_from_slice(&3u16.to_le_bytes());
+        file[0x3e..0x40].copy_from_slice(&2u16.to_le_bytes());
+        for (name, at, length) in [(0u32, 0, 0), (1, at_text, text.len()), (10, at_names, names.len())] {
+            let mut header = [0; 64];
+            header[..4].copy_from_slice(&name.to_le_bytes());
+            header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(length as u64).to_le_bytes());
+            file.extend(header);
+        }
+        [file, text, names.to_vec()].concat()
+    }
+
+    #[test]
+    fn without_depmod_each_module_says_what_it_needs() {
+        let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        xz.write_all(&module("license=GPL|depends=mbcache,jbd2|softdep=pre: crypto-crc32c post: x|")).unwrap();
+        let order = b"kernel/fs/ext4/ext4.ko\nkernel/fs/mbcache.ko\nkernel/jbd2.ko\nkernel/crypto/crc32c_generic.ko\n";
+        let (_directory, tree) = tree(&[
+            ("modules.order", order),
+            ("modules.builtin", b"kernel/drivers/virtio/virtio_pci.ko\n"),
+            ("kernel/fs/ext4/ext4.ko.xz", &xz.finish().unwrap()),
+            ("kernel/fs/mbcache.ko", &module("depends=|")),
+            ("kernel/jbd2.ko", &module("depends=virtio_pci|")),
+            ("kernel/crypto/crc32c_generic.ko", b"no ELF file"),
+        ]);
+        let modules = tree.resolve(&["ext4"]).unwrap();
+        assert_eq!(names(&modules), ["crc32c_generic", "mbcache", "jbd2", "ext4"]);
+        assert!(tree.has("mbcache") && !tree.has("virtio_blk"));
+        let whole = module("depends=a,b|");
+        for end in 0..whole.len() {
+            Needs::said_by(&whole[..end]);
+        }
+        assert_eq!(Needs::said_by(&whole).modules, ["a", "b"]);
+    }
+
     #[test]
     fn what_the_kernel_lacks_is_named() {
         let (_directory, tree) = tree(&[("modules.dep", DEP)]);

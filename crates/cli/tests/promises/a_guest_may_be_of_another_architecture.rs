@@ -201,7 +201,7 @@ fn what_does_not_fit_is_said() {
     assert_one_line(&at("riscv64", &riscv), &[&riscv, "does not say which release"]);
     let root = |root: &str| run(&["--root", root]);
     assert_one_line(&root("debian:../x"), &["no name of a suite", "debian:SUITE"]);
-    assert_one_line(&root("debian:trixie+A"), &["no name of a package"]);
+    assert_one_line(&root("debian:trixie+a_b"), &["no name of a package"]);
     assert_one_line(&root("debian:trixie+no-such-package"), &["not in the cache yet", "--dry-run"]);
     let kvm = run(&["--arch", "riscv64", "--root", "none", "--kernel", &riscv, "--vmm", "uml"]);
     assert_one_line(&kvm, &["--arch"]);

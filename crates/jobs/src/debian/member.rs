@@ -62,7 +62,7 @@ impl Member {
         Member { header, name: name.to_owned(), link: link.to_owned(), size }
     }
 
-    /// As `self`, with other names, content of this size, and as an ordinary file if `is_file`.
+    /// As `self`, with other names.
     pub fn renamed(&self, name: Vec<u8>, link: Vec<u8>) -> Member {
         Member { header: self.header, name, link, size: self.size }
     }
@@ -128,13 +128,12 @@ pub(super) fn each(
             // The end; what follows are zeros.
             return io::copy(from, &mut io::sink()).map(drop);
         }
-        let field = header.get(CHECKSUM.0..CHECKSUM.0 + CHECKSUM.1);
-        if field.is_none() || number(&header, CHECKSUM) != Some(checksum(&header)) {
+        if number(&header, CHECKSUM) != Some(checksum(&header)) {
             return Err(damaged("a header's checksum is wrong"));
         }
         let size = number(&header, SIZE).ok_or_else(|| damaged("a member's size is no number"))?;
         let kind = header[KIND];
-        // Only files have content, and names.
+        // Of other members the size means nothing.
         let size = if matches!(kind, b'0' | 0 | b'L' | b'K' | b'x' | b'g') { size } else { 0 };
         let mut content = from.take(size);
         match kind {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use inarch_vm::Arch;
 
 use super::fetch::Apt;
-use super::{Debian, DebianError, DebianEvent, once, place, stage, unheard};
+use super::{Debian, DebianError, DebianEvent, once, place, stage};
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::new_file::NewFile;
@@ -21,7 +21,7 @@ const BY_HAND: &str =
 /// The packages of every root: as debootstrap's variant `minbase`.
 const ALWAYS: [&str; 4] = ["?essential", "?priority(required)", "apt", "debian-archive-keyring"];
 
-/// Configures the packages, and writes all files to standard output as an archive. The first column is the guest's.
+/// Configures the packages, and writes all files to standard output as an archive.
 const CONFIGURE: &str = include_str!("configure.sh");
 
 fn name_of(debian: &Debian, arch: Arch) -> String {
@@ -115,7 +115,7 @@ fn configure(
         overlay_dir: scratch.to_owned(),
         ..RunRequest::new(command, streams)
     };
-    let report = start(request, unheard()).map_err(Box::new).map_err(DebianError::Run)?.wait();
+    let report = start(request, Events::ignored()).map_err(Box::new).map_err(DebianError::Run)?.wait();
     let last_words = || {
         let text = fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

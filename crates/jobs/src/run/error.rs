@@ -58,7 +58,7 @@ pub enum RunError {
     },
     /// A guest of another architecture was to have this machine's root.
     #[error(
-        "--arch {arch}: this machine's own programs are for {}; give the guest a root for {arch} with --root (a directory, an archive, an image)",
+        "--arch {arch}: this machine's own programs are for {}; give the guest a root for {arch} with --root: a directory, an archive, an image or debian:SUITE",
         inarch_vm::Arch::host()
     )]
     HostRoot {

@@ -279,6 +279,40 @@ fn other_files_are_named_for_what_they_are() {
     }
 }
 
+/// An `Image` with this magic.
+fn image(magic: &[u8; 4]) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    bytes[0x38..0x3c].copy_from_slice(magic);
+    bytes.extend(format!("Linux version {RELEASE} (gcc)\0").as_bytes());
+    bytes
+}
+
+#[test]
+fn an_image_boots_unpacked_and_on_its_own_architecture() {
+    let fixture = Fixture::new();
+    let open = |bytes: &[u8], arch, cache: &Cache| Kernel::open(&fixture.file(bytes), arch, cache);
+    let (riscv, arm) = (image(b"RSC\x05"), image(b"ARM\x64"));
+    let kernel = open(&riscv, Arch::Riscv64, &Cache::none()).unwrap();
+    assert_eq!((kernel.arch, kernel.entry, &kernel.image), (Arch::Riscv64, Entry::Image, &kernel.source));
+    assert_eq!(kernel.release, RELEASE);
+    // The kernel's build makes Image.gz, without the size that a bzImage's payload ends with.
+    let packed = gzip(&arm);
+    let kernel = open(&packed, Arch::Aarch64, &fixture.cache()).unwrap();
+    assert!(fs::read(&kernel.image).unwrap() == arm);
+    assert_eq!(Kernel::open(&kernel.source, Arch::Aarch64, &fixture.cache()).unwrap(), kernel);
+    let error = Kernel::open(&kernel.source, Arch::X86_64, &fixture.cache()).unwrap_err();
+    assert!(matches!(error, KernelError::OtherArch { found: Arch::Aarch64, .. }), "{error}");
+    for (bytes, arch) in [(&arm, Arch::Riscv64), (&packed, Arch::Riscv64), (&riscv, Arch::X86_64)] {
+        let error = open(bytes, arch, &fixture.cache()).unwrap_err();
+        assert!(matches!(error, KernelError::OtherArch { .. }), "{arch}: {error}");
+    }
+    let error = open(&vmlinux(18), Arch::Aarch64, &fixture.cache()).unwrap_err();
+    assert!(matches!(error, KernelError::OtherArch { found: Arch::X86_64, .. }), "{error}");
+    let cut = packed[..packed.len() / 2].to_vec();
+    assert!(matches!(open(&cut, Arch::Aarch64, &Cache::none()).unwrap_err(), KernelError::Image { .. }));
+    assert!(matches!(open(&packed, Arch::Aarch64, &Cache::none()).unwrap_err(), KernelError::NoPlace { .. }));
+}
+
 #[test]
 fn missing_file_and_directory_are_errors() {
     let fixture = Fixture::new();
