@@ -389,7 +389,7 @@ mod tests {
             ("caches = [\"npm,scope=user\"]", "add ro"),
             ("caches = [\"npm,scope=team\"]", "add ro"),
             ("caches = [\"npm,scope=branch:main\"]", "npm,scope=branch:main"),
-            ("memory = \"5\"", "MiB"),
+            ("memory = \"x\"", "memory"),
             ("via = \"ext5\"", "ext5"),
             ("timeout = \"soon\"", "soon"),
             ("memroy = 5", "'memory'"),
