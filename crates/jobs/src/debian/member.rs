@@ -246,7 +246,10 @@ mod tests {
         archive
     }
 
-    fn read(archive: &[u8]) -> io::Result<Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>> {
+    /// Name, link and content.
+    type Found = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+    fn read(archive: &[u8]) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         each(&mut &archive[..], |member, content| {
             let mut bytes = Vec::new();
