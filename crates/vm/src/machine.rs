@@ -589,7 +589,8 @@ mod tests {
         for part in [
             "-accel tcg,thread=multi ",
             "-smp 2 -m 536870912B -object memory-backend-memfd,id=mem,size=536870912B,share=on ",
-            "-kernel /cache/vmlinux -append 'console=ttyS0 quiet panic=-1 ",
+            "-kernel /cache/vmlinux -append 'console=ttyS0 pci=lastbus=0 ",
+            " quiet panic=-1 ",
             " user.word' -chardev file,id=console,path=/run/console -serial chardev:console",
         ] {
             assert!(line.contains(part), "{part} in {line}");
@@ -603,6 +604,26 @@ mod tests {
         let line = line(Machine { accel: Accel::Kvm, ..machine() });
         assert!(line.contains("-accel kvm -cpu host "), "{line}");
         assert!(!line.contains("tsc"), "{line}");
+    }
+
+    #[test]
+    fn other_architectures_have_their_own_machine_and_words() {
+        for (arch, words) in [
+            (Arch::Riscv64, ["-machine virt,memory-backend=mem ", "-cpu rv64 ", "'console=ttyS0 "]),
+            (
+                Arch::Aarch64,
+                ["-machine virt,gic-version=3,memory-backend=mem ", "-cpu max,pauth=off ", "'console=ttyAMA0 "],
+            ),
+        ] {
+            let kernel = Kernel { arch, entry: Entry::Image, ..machine().kernel };
+            let line = line(Machine { kernel, ..machine() });
+            for part in words.into_iter().chain([" maxcpus=1 INARCH_START_PROCESSORS=1 "]) {
+                assert!(line.contains(part), "{part} in {line}");
+            }
+            for other in ["-bios", "tsc", "i8042", "no_ipi_broadcast"] {
+                assert!(!line.contains(other), "{other} in {line}");
+            }
+        }
     }
 
     #[test]
