@@ -10,11 +10,11 @@ use inarch_jobs::source::REMOTE;
 /// The remote that an option or else the environment names, if one does.
 pub fn remote(option: Option<&str>) -> anyhow::Result<Option<Location>> {
     let (url, from) = match (option, std::env::var(REMOTE)) {
-        (Some(url), _) => (url.to_owned(), "--cache-remote"),
+        (Some(url), _) => (url.to_owned(), "the remote"),
         (None, Ok(url)) if !url.is_empty() => (url, REMOTE),
         _ => return Ok(None),
     };
-    Ok(Some(Location::parse(&url).context(from)?))
+    Ok(Some(Location::parse(&url).map_err(|error| anyhow::anyhow!("{from} {error}"))?))
 }
 
 /// Parses it. The project of `scope=project`, the default, is that of the current directory.

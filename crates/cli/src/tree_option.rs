@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use inarch_jobs::cache::Location;
 use inarch_jobs::run::Way;
 use inarch_jobs::share::{Changes, Refused};
 use inarch_tree::select::OwnerMap;
@@ -145,16 +146,31 @@ fn changes(text: &str) -> Result<Changes, String> {
 }
 
 /// Takes the source off the front of the parts between colons. The source of a container image, `oci:PATH[:REFERENCE]`,
-/// has up to three parts; the slash distinguishes a destination from a reference.
+/// has up to three parts; the slash distinguishes a destination from a reference. So does a URL, which may have a port. The destination follows it
+/// behind a colon or, as it has colons itself, behind '='.
 fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
     let is_reference = |part: &OsString| !part.as_bytes().starts_with(b"/");
     let count = match &parts[..] {
         [first, _, third, ..] if first == "oci" && is_reference(third) => 3,
         [first, _, ..] if first == "oci" => 2,
+        [first, second, third, ..] if is_url(first, second) && is_reference(third) => 3,
+        [first, second, ..] if is_url(first, second) => 2,
         _ => 1,
     };
-    let source = parts.drain(..count.min(parts.len())).collect::<Vec<_>>().join(OsStr::new(":"));
+    let mut source = parts.drain(..count.min(parts.len())).collect::<Vec<_>>().join(OsStr::new(":"));
+    if let Some((url, destination)) =
+        source.to_str().filter(|text| Location::is_one(text)).and_then(|text| text.rsplit_once("=/"))
+    {
+        parts.insert(0, format!("/{destination}").into());
+        source = url.into();
+    }
     Some(source).filter(|source| !source.is_empty())
+}
+
+/// Whether the parts around a colon begin a URL of a remote.
+fn is_url(scheme: &OsString, rest: &OsString) -> bool {
+    let text = [scheme.as_os_str(), rest.as_os_str()].join(OsStr::new(":"));
+    text.to_str().is_some_and(Location::is_one)
 }
 
 /// Splits at every `separator` without a backslash before it; escapes are kept.
@@ -206,6 +222,22 @@ mod tests {
         assert!(plain.destination.is_none() && !plain.hold && parse(OsStr::new("src,ro,hold")).unwrap().hold);
         for both in ["src:/x,ro,rw", "src:/x:ro,rw", "src,rw,read-only"] {
             assert!(parse(OsStr::new(both)).unwrap_err().contains("exclude each other"), "{both}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_colons_of_its_own() {
+        for (text, source, destination) in [
+            ("s3://b/x:/mnt", "s3://b/x", Some("/mnt")),
+            ("s3://b/x=/mnt,ro", "s3://b/x", Some("/mnt")),
+            ("https://h:8443/x:/mnt", "https://h:8443/x", Some("/mnt")),
+            ("https://h:8443/x=/mnt", "https://h:8443/x", Some("/mnt")),
+            ("file:///a/b:/mnt:ro", "file:///a/b", Some("/mnt")),
+            ("gs://b", "gs://b", None),
+            ("a=/b:/c", "a=/b", Some("/c")),
+        ] {
+            let tree = parse(OsStr::new(text)).unwrap();
+            assert_eq!((tree.source, tree.destination), (source.into(), destination.map(PathBuf::from)), "{text}");
         }
     }
 

@@ -206,17 +206,17 @@ pub fn push_source(
 ) -> Result<Pushed, JobError> {
     let opened = open(source, selection)?;
     let far = Far::start(location.clone(), location.to_string(), true)?;
-    let send = || -> Result<Pushed, CacheError> {
-        let mut digests = Vec::with_capacity(opened.tree.inode_count() as usize);
-        for (id, inode) in opened.tree.inodes() {
+    let digests = || -> Result<Vec<_>, CacheError> {
+        let digest = |(id, inode): (InodeId, &inarch_tree::Inode)| {
             let has = has_bytes(&opened.tree, id);
-            digests.push(has.then(|| content_digest(&*opened.content, id, inode.size())).transpose()?);
-        }
-        let local = push::Local { tree: &opened.tree, content: &*opened.content, digests };
-        push::push_tree(&local, &far, made_by)
+            Ok(has.then(|| content_digest(&*opened.content, id, inode.size())).transpose()?)
+        };
+        opened.tree.inodes().map(digest).collect()
     };
-    let pushed = send()?;
-    Ok(pushed)
+    let is_foreign = source.is_foreign();
+    let digests = if is_foreign { parse(|_| digests())?? } else { digests()? };
+    let local = push::Local { tree: &opened.tree, content: &*opened.content, digests, is_foreign };
+    Ok(push::push_tree(&local, &far, made_by)?)
 }
 
 /// Two trees of which nothing is known but their bytes.

@@ -125,6 +125,11 @@ impl Far {
         self.location().is_read_only()
     }
 
+    /// An error if nothing can be put there.
+    pub fn must_take(&self) -> Result<(), CacheError> {
+        if self.is_read_only() { Err(self.fail(RemoteError::ReadOnly)) } else { Ok(()) }
+    }
+
     /// Sends lines for the user to `tell`. The first one who asks for it gets them.
     pub fn on_line(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.tell.set(Box::new(tell));

@@ -6,10 +6,11 @@
 //! 4. The new generation is put, and then the head, if it is still the one that was read. If not, all begins again, with the pack that is there already.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use inarch_block::{BLOCK_SIZE, Content, read_content};
+use inarch_confine::Parse;
 use inarch_tree::{InodeId, Tree};
 
 use super::pull::ByDigest;
@@ -42,10 +43,13 @@ pub(crate) struct Local<'a> {
     pub content: &'a dyn Content,
     /// For each inode.
     pub digests: Vec<Option<Digest>>,
+    /// Whether somebody else made what the content is read from: then a thread reads it that is confined to parsing.
+    pub is_foreign: bool,
 }
 
 /// Pushes the current generation of a cache.
 pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
+    far.must_take()?;
     let snapshot = cache.snapshot()?;
     let (here, number) = (&snapshot.generation, snapshot.generation.body.number);
     if number == 0 {
@@ -53,7 +57,7 @@ pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
     }
     let content = snapshot.content();
     let digests = here.files.iter().map(|stored| stored.map(|stored| stored.digest)).collect();
-    let local = Local { tree: &here.tree, content: &*content, digests };
+    let local = Local { tree: &here.tree, content: &*content, digests, is_foreign: false };
     let rules = Rules::of(&cache.place().name);
     let mut sent = Sent::default();
     for attempt in 0..ATTEMPTS {
@@ -90,6 +94,7 @@ pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
 
 /// Pushes a tree, which replaces the one that is there.
 pub(crate) fn push_tree(local: &Local<'_>, far: &Far, made_by: &str) -> Result<Pushed, CacheError> {
+    far.must_take()?;
     let mut sent = Sent::default();
     for attempt in 0..ATTEMPTS {
         let current = far.current()?;
@@ -152,10 +157,9 @@ impl Sent {
             None => {
                 self.pushed.files += list.len() as u64;
                 self.pushed.bytes += list.iter().map(|file| file.size).sum::<u64>();
-                let mut pack = PackBytes { local, files: list.into(), ..PackBytes::new(local) };
-                far.put_pack(&name, || pack.next())?;
-                self.packs.insert(name, pack.lists.clone());
-                pack.lists
+                let lists = PackBytes::new(local, list).put(far, &name)?;
+                self.packs.insert(name, lists.clone());
+                lists
             }
         };
         Ok(At { places, lists })
@@ -235,8 +239,35 @@ struct PackBytes<'a> {
 }
 
 impl<'a> PackBytes<'a> {
-    fn new(local: &'a Local<'a>) -> PackBytes<'a> {
-        PackBytes { local, files: Default::default(), end: 0, list: Vec::new(), lists: Lists::new() }
+    fn new(local: &'a Local<'a>, files: Vec<ToSend>) -> PackBytes<'a> {
+        PackBytes { local, files: files.into(), end: 0, list: Vec::new(), lists: Lists::new() }
+    }
+
+    /// Puts the pack. Returns the chunks of its files.
+    fn put(mut self, far: &Far, name: &str) -> Result<Lists, CacheError> {
+        if !self.local.is_foreign {
+            far.put_pack(name, || self.next())?;
+            return Ok(self.lists);
+        }
+        let (sender, receiver) = mpsc::sync_channel(4);
+        let mut put = Ok(());
+        let read = |_| {
+            loop {
+                let piece = self.next().transpose();
+                let is_end = !matches!(piece, Some(Ok(_)));
+                // Nobody receives any more where nothing can be put.
+                if piece.is_some_and(|piece| sender.send(piece).is_err()) || is_end {
+                    break;
+                }
+            }
+            drop(sender);
+            self.lists
+        };
+        let lists = Parse::new().run(read, || {
+            let receiver = receiver;
+            put = far.put_pack(name, || receiver.recv().ok().transpose());
+        })?;
+        put.map(|()| lists)
     }
 
     /// The next piece: zeros up to the next file, or a chunk of it.

@@ -67,6 +67,10 @@ pub(super) fn freshen(source: &Source, failure: &Arc<DiskFailure>) {
     let Some(far) = cache.far() else { return };
     let events = Arc::clone(failure);
     far.on_line(move |line| events.tell_fault(line));
+    if cache.is_tree() {
+        // A tree, which is a copy: it is taken when it is opened.
+        return;
+    }
     let pulled = Cache::make(&cache.place).and_then(|store| pull(&store.with_far(Some(Arc::clone(far))), far));
     if let Err(error) = pulled {
         far.lose();

@@ -100,7 +100,7 @@ fn mount(disk: &Disk) -> Option<Mount> {
         target: disk.destination.clone()?,
         options: String::new(),
         read_only: disk.read_only && !disk.overlaid,
-        no_suid_no_dev: matches!(disk.recipe.source, Source::Cache(_)),
+        no_suid_no_dev: matches!(&disk.recipe.source, Source::Cache(cache) if !cache.is_tree()),
         // Access times would be writes, which are pure cost on a disk that is thrown away.
         no_atime: true,
         overlaid: disk.overlaid,

@@ -46,6 +46,11 @@ impl CacheSource {
         CacheSource { remote, ..self }
     }
 
+    /// Whether it is a tree at a remote, and no cache.
+    pub fn is_tree(&self) -> bool {
+        matches!(self.place.scope, Scope::Remote(_))
+    }
+
     /// Where bytes come from that are not here.
     pub(crate) fn far(&self) -> Option<&Arc<Far>> {
         self.remote.as_ref().map(|remote| &remote.0)
@@ -70,7 +75,7 @@ impl CacheSource {
             let files = counted(*absent, "file is", "files are");
             opened.notes.push(format!("cache {}: {files} left out: the bytes are only at its remote", self.place.name));
         }
-        if matches!(self.place.scope, Scope::Remote(_)) {
+        if self.is_tree() {
             opened.stamp = snapshot.generation.body.number.to_le_bytes().to_vec();
         }
         opened.select(&Source::Cache(Box::new(self.clone())), selection)
