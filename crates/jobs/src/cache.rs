@@ -11,10 +11,10 @@
 //! | `packs/N` | the bytes of the files that one publication added ([`pack`]); immutable, but bytes that no generation needs become holes |
 //! | `turn` | locked exclusively by the run that has a cache asked for as `locked` ([`turn`]) |
 //! | `live` | a directory that guests share live, with what is written there; it is in no generation |
-//! | `live.lock` | locked by each run that has `live`, so that nobody removes it |
+//! | `live.lock` | locked (shared) by each run that has `live`; the cache is removed only when no run has it |
 //! | `packs/DIGEST` | a pack of a remote: of its bytes those that were read ([`lazy`]) |
 //! | `synced` | which generation here and which at a remote are the same ([`Synced`]) |
-//! | `lock` | locked exclusively by whoever publishes or prunes; readers do not need it |
+//! | `lock` | locked exclusively to publish or prune; readers do not need it |
 //!
 //! A reader locks its generation's file (shared) and opens its packs. What is locked so is not removed ([`store`]).
 //!

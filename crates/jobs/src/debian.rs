@@ -31,7 +31,7 @@ use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 use crate::path_error::PathError;
 use crate::run::guest;
 
-/// The suite of a kernel that nobody chose: the first with all architectures.
+/// The suite of the default kernel: the first one with all architectures.
 pub const USUAL_SUITE: &str = "trixie";
 
 /// The directory in the cache.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::{Found, RemoteError, Version};
 
-/// Locked by whoever replaces a head.
+/// Locked while a head is replaced.
 const LOCK: &str = ".lock";
 /// A file without its name begins so. It is never taken for an object: those do not begin with a dot.
 const NEW: &str = ".new-";

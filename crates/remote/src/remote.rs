@@ -116,9 +116,9 @@ impl Remote {
                 }
             };
             enter();
-            // Whoever starts it waits for this.
+            // The starting thread waits for this.
             let _ = sender.send(Ok(runtime.handle().clone()));
-            // An error says that nobody has the other end any more.
+            // It ends with an error when the last handle is dropped.
             let _ = runtime.block_on(ended);
             // A file's read may hang for ever, and so may the look-up of a name.
             runtime.shutdown_background();
@@ -275,7 +275,7 @@ impl Remote {
         let key = self.writable(key)?;
         let (count, expected) = (bytes.len() as u64, expected.cloned());
         match &self.location.store {
-            // The thread only reads: who pushes writes.
+            // The confined thread may only read, so the calling thread writes.
             Store::Directory(root) => {
                 directory::put_if(root, &key, &bytes, expected.as_ref(), (most, self.limits.request))
             }

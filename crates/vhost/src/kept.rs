@@ -1,6 +1,6 @@
 //! [`KeptRequests`]: requests of a virtqueue that are answered later, so that they do not hold up those behind them.
 //!
-//! The queue's own thread asks the device again, when the device says that an answer may have come and from time to time. So nobody else touches the
+//! The queue's own thread asks the device again, when the device says that an answer may have come and from time to time. So no other thread touches the
 //! ring. What the request says is copied when it is kept; where its answer goes is looked up in the guest's memory each time.
 
 use std::time::{Duration, Instant};

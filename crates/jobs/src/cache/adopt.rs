@@ -48,14 +48,14 @@ pub(crate) fn adopt(cache: &Cache, far: &Far, is_copy: bool) -> Result<Adopted, 
         let lists = (*there.lists).clone();
         Ok(Some(Next { tree: Arc::clone(&there.tree), files: there.places(), lists, drops: true }))
     })?;
-    // Otherwise somebody else has published meanwhile: most likely the same.
+    // Otherwise another process has published meanwhile: most likely the same.
     let Some(number) = published else { return Ok(Adopted::Nothing) };
     let location = far.location().to_string();
     Synced { location, there: current.head.generation, here: Some(number) }.store(cache.dir())?;
     Ok(Adopted::Copy(number))
 }
 
-/// Makes the files of a remote's packs. The cache is locked, so that nobody takes them for left over.
+/// Makes the files of a remote's packs. The cache is locked, so that a concurrent sweep does not remove them as unused.
 pub(crate) fn make_packs(cache: &Cache, there: &Generation) -> Result<(), CacheError> {
     for (name, number) in there.body.packs.iter().zip(0..) {
         let chunks = Chunks::of(there, number).map_err(|damage: Damage| CacheError::Disk(damage.to_string()))?;

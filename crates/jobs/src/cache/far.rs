@@ -6,10 +6,10 @@
 //! | `generations/DIGEST` | a generation, compressed: names, attributes, digests, chunks. DIGEST is that of the object |
 //! | `packs/NAME` | the bytes of the files that one push added, laid out as in a pack of this machine |
 //!
-//! Whoever pushes puts a pack first, then the generation, then the head, if it is still the one that was read. Killed before that last step, nobody
-//! sees anything of it. Nothing is removed, so who reads an older generation can go on.
+//! A push puts a pack first, then the generation, then the head, if that is still the one that it read. A push that is killed before the last step
+//! changes nothing that a reader sees. Nothing is removed, so a reader of an older generation can go on.
 //!
-//! Nothing of a remote is believed. The head has a limit and a form; the generation has the length and the digest that the head says, is unpacked
+//! Nothing of a remote is trusted. The head has a limit and a form; the generation has the length and the digest that the head says, is unpacked
 //! and read by a thread that is confined to parsing, and each of its lists of chunks must fit the digest of its file; each chunk must have its digest.
 
 mod head;
@@ -130,7 +130,7 @@ impl Far {
         if self.is_read_only() { Err(self.fail(RemoteError::ReadOnly)) } else { Ok(()) }
     }
 
-    /// Sends lines for the user to `tell`. The first one who asks for it gets them.
+    /// Sends lines for the user to `tell`. Only the first call counts.
     pub fn on_line(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.tell.set(Box::new(tell));
     }

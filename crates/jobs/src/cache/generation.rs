@@ -11,7 +11,7 @@
 //! | then | for each of these of more than one chunk whose pack is a remote's: the digests of its chunks ([`chunks`]) |
 //! | then | the tree, see `crates/tree/src/stored.rs` |
 //!
-//! Version 1 knew no remotes. A remote has the same bytes, compressed ([`super::published`]).
+//! Version 1 knew no remotes. A remote has the same bytes, compressed ([`super::far`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;

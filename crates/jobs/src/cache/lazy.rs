@@ -4,8 +4,8 @@
 //! wants a chunk it reads the file and compares the digest: what is a hole, was cut off by a crash or is damaged has another one, and is
 //! fetched. So no order of writes matters, and two processes that fetch the same chunk write the same bytes.
 //!
-//! A guest's read never gets other bytes than those whose digest the generation has. What the remote sends is checked before anybody sees it; if it is
-//! wrong, it is fetched once more, and then the read fails.
+//! A guest's read never gets other bytes than those whose digest the generation has. Each chunk from the remote is checked before it is
+//! written or returned. A wrong chunk is fetched once more; if it is still wrong, the read fails.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -20,9 +20,9 @@ use crate::path_error::PathError;
 use crate::text::shown;
 
 const TURN: &str = "turn";
-/// Locked by whoever shares the directory `live`, and exclusively by whoever removes the cache.
+/// Locked (shared) by each run that has the directory `live`, and exclusively to remove the cache.
 const LIVE_LOCK: &str = "live.lock";
-/// The most that is read of who holds it.
+/// The longest description of a holder that is read, in bytes.
 const LONGEST: u64 = 512;
 /// How often a turn is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -100,7 +100,7 @@ impl Cache {
     }
 }
 
-/// Who has the lock, as far as it says.
+/// Describes the lock's holder, by what that has written into the file.
 fn holder(file: &mut File) -> String {
     let mut text = Vec::new();
     let _ = file.rewind().and_then(|()| file.take(LONGEST).read_to_end(&mut text));

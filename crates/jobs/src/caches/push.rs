@@ -22,7 +22,7 @@ use crate::cache::{
 use crate::kept::now;
 use crate::source::of_owner;
 
-/// How often a push begins again because somebody else has pushed.
+/// How often a push begins again because another machine has pushed.
 const ATTEMPTS: u32 = 10;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -43,7 +43,7 @@ pub(crate) struct Local<'a> {
     pub content: &'a dyn Content,
     /// For each inode.
     pub digests: Vec<Option<Digest>>,
-    /// Whether somebody else made what the content is read from: then a thread reads it that is confined to parsing.
+    /// Whether the content comes from an image or an archive, whose bytes are not trusted: then a thread that is confined to parsing reads it.
     pub is_foreign: bool,
 }
 

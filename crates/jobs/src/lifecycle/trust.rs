@@ -139,7 +139,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Opens a file that says what is done here, as the configuration of a project does; `None` if there is none. It must be a regular file with a single
-/// link, of this user or root, to which nobody else may write.
+/// link, owned by this user or root and writable by its owner alone.
 ///
 /// # Errors
 /// It is something else, or cannot be opened.

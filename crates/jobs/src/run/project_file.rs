@@ -1,8 +1,8 @@
 //! [`ProjectFile`]: what a project fixes of its runs, in its file `inarch.toml`.
 //!
 //! The file gives a guest directories and a network, so it matters who wrote it. Only a file of this user or root is read, as git does with the
-//! configuration of a repository (`safe.directory`). A repository that this user has cloned is this user's, though others wrote it. So what goes beyond the
-//! guest is bounded by whoever applies the settings: the keys are those that a guest may have, and what is not among [`KEYS`] is for the command line alone.
+//! configuration of a repository (`safe.directory`). A repository that this user has cloned is this user's, though others wrote it. So the caller
+//! bounds what a file can do outside of the guest. Options that are not among [`KEYS`] are for the command line alone.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
