@@ -35,6 +35,9 @@ pub enum RemoteError {
     /// The store refuses, cannot be reached, or makes no sense.
     #[error("{0}")]
     Store(String),
+    /// The environment has no credentials, so those of a machine in the provider's cloud were tried.
+    #[error("no credentials: the environment has none, and no metadata service of a cloud gives any ({0})")]
+    Credentials(String),
     /// A file of a directory.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -61,14 +64,24 @@ impl RemoteError {
             cause = next.source();
         }
         let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_TEXT).collect();
-        RemoteError::Store(plain.split_whitespace().collect::<Vec<_>>().join(" "))
+        let line = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+        if METADATA_SERVICES.iter().any(|host| text.contains(host)) {
+            return RemoteError::Credentials(line);
+        }
+        RemoteError::Store(line)
     }
 
     /// Whether the remote itself fails, and not this request alone.
     pub(crate) fn is_of_remote(&self) -> bool {
-        matches!(self, RemoteError::TimeOut(_) | RemoteError::Store(_) | RemoteError::Ended)
+        matches!(
+            self,
+            RemoteError::TimeOut(_) | RemoteError::Store(_) | RemoteError::Credentials(_) | RemoteError::Ended
+        )
     }
 }
+
+/// Hosts that give credentials to machines in a cloud: of AWS and Azure, of AWS's containers, of Google.
+const METADATA_SERVICES: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
 /// The most characters of a message that others made.
 const MOST_TEXT: usize = 300;

@@ -103,6 +103,16 @@ fn last_line(tail: &[String]) -> String {
 }
 
 impl GuestFailure {
+    /// The signal by which QEMU crashed, by a failed assertion or a wrong access: not one that another process sends to end it.
+    pub fn crash(&self) -> Option<&str> {
+        let GuestFailure::Qemu { status, .. } = self else { return None };
+        let signal = status.strip_prefix(KILLED)?;
+        [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE]
+            .iter()
+            .any(|crash| crash.to_string() == signal)
+            .then_some(signal)
+    }
+
     /// The last lines printed, for more detail than the message.
     pub fn tail(&self) -> &[String] {
         match self {
@@ -270,10 +280,13 @@ impl Exit {
     }
 }
 
+/// Before the number of the signal that ended a program.
+const KILLED: &str = "killed by signal ";
+
 fn status_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, Some(signal)) => format!("{KILLED}{signal}"),
         (None, None) => status.to_string(),
     }
 }

@@ -46,28 +46,32 @@ fn a_guest_that_never_speaks_is_given_up() {
     assert_one_line(&output, &["did not answer within 2 s"]);
 }
 
-/// A QEMU whose first guest is as one that hangs in its kernel.
+/// QEMU's first guest hangs in its kernel, or QEMU crashes.
 #[test]
 fn a_guest_that_does_not_speak_is_started_once_more() {
-    let dir = scratch();
-    let (qemu, begun) = (dir.path().join("qemu"), dir.path().join("begun"));
-    let script =
-        "#!/bin/sh\n[ -e BEGUN ] && exec qemu-system-x86_64 \"$@\"\n: > BEGUN\nexec qemu-system-x86_64 -S \"$@\"\n";
-    std::fs::write(&qemu, script.replace("BEGUN", begun.to_str().unwrap())).unwrap();
-    host("chmod", &["755", "qemu"], dir.path());
-    std::fs::write(dir.path().join("file"), "of the tree\n").unwrap();
-    let tree = format!("--tree={}:/mnt/tree", dir.path().display());
-    // The first start has half of that.
-    let output = Command::new(INARCH)
-        .args(["run", "--accel=tcg", "--boot-timeout=30", &tree, "--", "sh", "-c", "cat /mnt/tree/file -"])
-        .env("INARCH_QEMU", &qemu)
-        .stdin(File::open(dir.path().join("qemu")).unwrap())
-        .output()
-        .unwrap();
-    assert_status(&output, 0);
-    let whole = format!("of the tree\n{}", std::fs::read_to_string(&qemu).unwrap());
-    assert_eq!(stdout(&output), whole);
-    assert!(stderr(&output).contains("did not answer within 15 s; it is started once more"), "{}", stderr(&output));
+    for (first, line) in [
+        ("exec qemu-system-x86_64 -S \"$@\"", "did not answer within 15 s; it is started once more"),
+        ("kill -ABRT $$", "QEMU crashed while the guest booted (signal 6); it is started once more"),
+    ] {
+        let dir = scratch();
+        let (qemu, begun) = (dir.path().join("qemu"), dir.path().join("begun"));
+        let script = "#!/bin/sh\n[ -e BEGUN ] && exec qemu-system-x86_64 \"$@\"\n: > BEGUN\n";
+        std::fs::write(&qemu, script.replace("BEGUN", begun.to_str().unwrap()) + first).unwrap();
+        host("chmod", &["755", "qemu"], dir.path());
+        std::fs::write(dir.path().join("file"), "of the tree\n").unwrap();
+        let tree = format!("--tree={}:/mnt/tree", dir.path().display());
+        // The first start has half of that.
+        let output = Command::new(INARCH)
+            .args(["run", "--accel=tcg", "--boot-timeout=30", &tree, "--", "sh", "-c", "cat /mnt/tree/file -"])
+            .env("INARCH_QEMU", &qemu)
+            .stdin(File::open(&qemu).unwrap())
+            .output()
+            .unwrap();
+        assert_status(&output, 0);
+        let whole = format!("of the tree\n{}", std::fs::read_to_string(&qemu).unwrap());
+        assert_eq!(stdout(&output), whole);
+        assert!(stderr(&output).contains(line), "{}", stderr(&output));
+    }
 }
 
 /// The reader of the console is slow: it begins when the guest has written all.

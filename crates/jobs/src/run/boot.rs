@@ -24,8 +24,8 @@ use crate::JobError;
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
 /// A guest under TCG that is silent for 1/this of its time is started once more. Rarely a guest hangs while its kernel
-/// boots, and the test driver or build that started the run would take that for a failure. The command has not run at
-/// that point.
+/// boots, or QEMU crashes by what such a kernel writes, and the test driver or build that started the run would take that for
+/// a failure. The command has not run at that point.
 const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {
@@ -107,13 +107,16 @@ impl Job<'_> {
         };
         let start = |patience| attempt(Some(accel), patience, fall_back.as_deref());
         let tried = match accel {
-            Accel::Tcg => match start(request.boot_timeout / PART_OF_FIRST_START)? {
-                Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
-                    events.emit(RunEvent::StartedAgain(waited));
-                    start(request.boot_timeout)?
+            Accel::Tcg => {
+                let tried = start(request.boot_timeout / PART_OF_FIRST_START)?;
+                match passing_failure(&tried) {
+                    Some(reason) => {
+                        events.emit(RunEvent::StartedAgain(reason));
+                        start(request.boot_timeout)?
+                    }
+                    None => tried,
                 }
-                tried => tried,
-            },
+            }
             Accel::Kvm => start(request.boot_timeout)?,
         };
         // Only if the same machine boots without KVM is KVM the cause.
@@ -135,6 +138,19 @@ impl Job<'_> {
 
 fn subject<'a>(guest: &'a Guest, qemu: &'a Qemu) -> Subject<'a> {
     Subject { qemu: qemu.path(), kernel: &guest.kernel.release }
+}
+
+/// How a guest under TCG failed before it spoke, if the next one will most likely not.
+fn passing_failure(tried: &Attempt) -> Option<String> {
+    match tried {
+        Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
+            Some(format!("the guest did not answer within {} s", waited.as_secs()))
+        }
+        Attempt { greeted: false, result: Err(JobError::Guest(failure)) } => {
+            failure.crash().map(|signal| format!("QEMU crashed while the guest booted (signal {signal})"))
+        }
+        _ => None,
+    }
 }
 
 /// Why a silent guest makes KVM a suspect; `None` if something else ended it.

@@ -64,8 +64,8 @@ pub enum RunEvent {
     },
     /// The guest has spoken, and runs under User-Mode Linux.
     Uml,
-    /// The guest was silent for so long, and is started once more.
-    StartedAgain(Duration),
+    /// The guest is started once more: it was silent for too long, or QEMU crashed before the guest spoke. Says which.
+    StartedAgain(String),
     /// The guest's agent warns of what the guest lacks.
     Guest(String),
     /// Something about the kept run: what could not be kept, or conflicts with the host.
@@ -108,9 +108,7 @@ impl fmt::Display for RunEvent {
                 fall_back.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))
             }
             RunEvent::Uml => f.write_str("the guest runs under User-Mode Linux"),
-            RunEvent::StartedAgain(waited) => {
-                write!(f, "the guest did not answer within {} s; it is started once more", waited.as_secs())
-            }
+            RunEvent::StartedAgain(reason) => write!(f, "{reason}; it is started once more"),
             RunEvent::Waits { name, holder } => {
                 write!(f, "cache {name}: it is locked, and this run waits for {holder}")
             }
