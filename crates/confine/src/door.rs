@@ -54,8 +54,8 @@ impl Door {
         Ok(Door { listener: unsafe { OwnedFd::from_raw_fd(listener as i32) } })
     }
 
-    /// Gives out `sockets`, each once, until all are given or nobody is left who could ask. Any other connection is refused, and
-    /// after that all are.
+    /// Gives out each of `sockets` once. Returns when all are given, or when the last process that could connect has ended. Refuses any
+    /// other connection; after the return, every connection is refused.
     pub fn serve(self, sockets: Vec<OwnedFd>) {
         let mut sockets: Vec<_> = sockets.into_iter().map(Some).collect();
         while sockets.iter().any(Option::is_some) {

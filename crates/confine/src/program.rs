@@ -5,7 +5,7 @@
 //!
 //! 1. A PID namespace of its own. It sees, signals and traces no process but its own, and none of those outlives it, even if it is
 //!    killed: the kernel ends them. Without that, a guest's program would go on as a program of this machine.
-//! 2. A user namespace in which it is nobody, so it has no capabilities; and no network, no System V IPC of this machine.
+//! 2. A user namespace in which its user is not mapped, so it has no capabilities. It shares neither the network nor the System V IPC of this machine.
 //! 3. Landlock, as for servers, with what was granted.
 //! 4. The [`Door`], through which alone it connects to sockets.
 //!
@@ -110,7 +110,7 @@ impl Enclosure {
         let mut errno = [0; size_of::<i32>()];
         match File::from(failure).read_exact(&mut errno) {
             Ok(()) => {
-                // It has ended; nobody else waits for it.
+                // The process has ended. This call reaps it.
                 let _ = waitpid(Some(pid), WaitOptions::empty());
                 Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
             }

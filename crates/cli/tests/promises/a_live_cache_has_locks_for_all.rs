@@ -114,7 +114,7 @@ except OSError: print(\"taken\")'";
     assert_eq!(host("sh", &["-c", test], &live).trim(), "taken");
     second.kill();
     assert!(within(LONG, || host("sh", &["-c", test], &live).trim() == "free"));
-    // It stays for the next run, and is nobody's now.
+    // The next run sees the same directory, in which no lock is held any more.
     let output = scene.inarch(
         "one",
         &[

@@ -72,7 +72,7 @@ timeout = "10m"
     let line = said.lines().find(|line| line.contains("inarch.toml")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("gives the guest writes to") && line.contains("/p/out"), "{line}");
     assert_eq!(fs::read_to_string(project.at("p/out/file")).unwrap(), "written\n");
-    // The next run has the cache; where the file is not read, there is none.
+    // The next run has what was cached. A run with --no-project has no cache.
     let output = project.run(&["-q", "cat", "/srv/own/file"]);
     assert_eq!((assert_status(&output, 0), stdout(&output).as_str()), ((), "cached\n"));
     let output = project.run(&["-q", "--no-project", "test", "-e", "/srv/own"]);

@@ -72,7 +72,7 @@ impl Scene {
         self.inarch(machine, &words)
     }
 
-    /// Makes a directory with files of these numbers, one of which has several chunks.
+    /// Makes a directory with a file for each number, and for every tenth also a file of several chunks.
     fn files(&self, name: &str, numbers: std::ops::Range<u32>) -> String {
         let directory = self.at(name);
         fs::create_dir_all(directory.join("below")).unwrap();

@@ -89,7 +89,7 @@ fn a_private_cache_is_never_mixed_of_two_runs() {
     assert!(said.contains("cache own: 2 files read") && said.contains("nothing published; 1 path stays"), "{said}");
     assert_eq!((&of_use["generation"], &of_use["lost"], &of_use["files_read"]), (&Value::Null, &1.into(), &2.into()));
     assert_eq!(scene.state("own"), Some((21, 2)));
-    // Nobody does.
+    // No other run publishes meanwhile.
     let (said, of_use) = run(",private", &|| ());
     assert!(!said.contains("cache own"), "{said}");
     assert_eq!(

@@ -110,8 +110,7 @@ const FILES: &[i64] = &[
     libc::SYS_getsockopt,
 ];
 
-/// Requests of ioctl(2): those about terminals by which a program learns that there is none (`TCGETS`, `TCSETS` and its two
-/// siblings, `TIOCGWINSZ`), `FIONBIO` and `FIOASYNC`.
+/// Requests of ioctl(2). By `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF` and `TIOCGWINSZ` a program finds out that a descriptor is no terminal. `FIONBIO` and `FIOASYNC` set a descriptor's mode.
 const IOCTLS: &[u64] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x5421, 0x5452];
 
 /// Requests of prctl(2).

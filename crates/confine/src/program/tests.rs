@@ -47,7 +47,21 @@ fn shell(script: &str, inherited: &[BorrowedFd<'_>], sockets: Vec<OwnedFd>) -> O
 
 #[test]
 fn an_enclosed_program_sees_nothing_but_what_it_was_given() {
-    let (kept, other) = (File::open("/dev/null").unwrap(), File::open("/dev/null").unwrap());
+    // Numbers of one digit: sh takes no others. A test that runs at the same time may have taken the lowest ones.
+    let low = || {
+        let opened = (0..1000).find_map(|_| {
+            let file = File::open("/dev/null").unwrap();
+            let is_low = file.as_raw_fd() < 10;
+            if !is_low {
+                drop(file);
+                thread::sleep(Duration::from_millis(10));
+                return None;
+            }
+            Some(file)
+        });
+        opened.expect("a descriptor of one digit")
+    };
+    let (kept, other) = (low(), low());
     // That it lacks FD_CLOEXEC must not give it to the program.
     rustix::io::fcntl_setfd(&other, rustix::io::FdFlags::empty()).unwrap();
     let script = format!(

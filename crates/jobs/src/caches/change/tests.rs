@@ -49,6 +49,11 @@ impl Scene {
     /// Publishes over `base` that a guest has these files, and no others.
     fn publish_over(&self, base: &Snapshot, files: &[(&str, &str)]) -> Published {
         let (_directory, opened) = Scene::tree(files);
+        self.publish_tree(base, &opened)
+    }
+
+    /// Publishes over `base` that a guest has this tree.
+    fn publish_tree(&self, base: &Snapshot, opened: &Opened) -> Published {
         let mut pack = self.store.new_pack().unwrap();
         let newer = Newer {
             tree: &opened.tree,
@@ -198,18 +203,7 @@ fn what_is_no_file_is_not_taken() {
     fs::hard_link(directory.path().join("a"), directory.path().join("hard")).unwrap();
     let opened = open(&Source::Directory(directory.path().to_owned()), &Selection::default()).unwrap();
     let base = scene.store.snapshot().unwrap();
-    let mut pack = scene.store.new_pack().unwrap();
-    let newer = Newer {
-        tree: &opened.tree,
-        content: &*opened.content,
-        lineage: &New,
-        same: &|_| None,
-        stored: &|_| None,
-        lists: &Lists::new(),
-        removes: true,
-    };
-    let change = Change::find(&newer, &base.generation, &scene.rules, Some(&mut pack)).unwrap();
-    change.publish((&scene.store, &base), pack, &scene.rules, None, "a test").unwrap();
+    scene.publish_tree(&base, &opened);
     let tree = scene.store.snapshot().unwrap().generation.tree;
     assert!(tree.lookup(b"fifo").is_none());
     assert_eq!(tree.symlink_target(tree.lookup(b"link").unwrap()), b"a");
