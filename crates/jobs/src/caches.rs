@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::JobError;
 use crate::cache::{
-    Cache, CacheError, CachePlace, CacheRemote, Far, Lists, Location, Rules, Scope, Snapshot, all, content_digest,
+    Cache, CacheError, CachePlace, CacheRemote, Far, Location, Rules, Scope, Snapshot, all, content_digest,
     has_bytes, home,
 };
 use crate::kept::same::{Side, have_same_bytes};
@@ -153,15 +153,7 @@ pub fn warm(place: &CachePlace, source: &Source, selection: &Selection) -> Resul
     let rules = Rules::of(&place.name);
     let mut pack = store.new_pack()?;
     let lineage = Unrelated { old: (&base.generation.tree, &*base.content()), new: (&opened.tree, &*opened.content) };
-    let newer = Newer {
-        tree: &opened.tree,
-        content: &*opened.content,
-        lineage: &lineage,
-        same: &|_| None,
-        stored: &|_| None,
-        lists: &Lists::new(),
-        removes: false,
-    };
+    let newer = Newer::new(&opened.tree, &*opened.content, &lineage);
     // A directory's files are opened when they are read.
     let change = match source {
         Source::Directory(_) => Change::find(&newer, &base.generation, &rules, Some(&mut pack))?,

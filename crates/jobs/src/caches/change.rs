@@ -39,9 +39,16 @@ pub(crate) struct Newer<'a> {
     /// Where the bytes of one of its files are, if that is known without reading: the name of a pack (empty for the new one), and where they begin there.
     pub stored: &'a (dyn Fn(InodeId) -> Option<(String, u64, Digest)> + Sync),
     /// The chunks of its files.
-    pub lists: &'a Lists,
+    pub lists: Option<&'a Lists>,
     /// Whether a missing file was removed.
     pub removes: bool,
+}
+
+impl<'a> Newer<'a> {
+    /// A tree that may lack files of the generation, and whose files have to be read.
+    pub fn new(tree: &'a Arc<Tree>, content: &'a dyn Content, lineage: &'a (dyn Lineage + Sync)) -> Newer<'a> {
+        Newer { tree, content, lineage, same: &|_| None, stored: &|_| None, lists: None, removes: false }
+    }
 }
 
 /// Where the bytes of a file are: the name of a pack (empty for the new one), and where they begin there.
@@ -107,7 +114,7 @@ impl<'a> Change<'a> {
             }
             places.insert(new, at);
         }
-        Ok(Change { base, lists: newer.lists.clone(), guest, found, places, digests, new_bytes })
+        Ok(Change { base, lists: newer.lists.cloned().unwrap_or_default(), guest, found, places, digests, new_bytes })
     }
 
     /// Whether nothing was changed.

@@ -9,7 +9,7 @@ use inarch_tree::select::Selection;
 
 use super::{Change, Newer, Published};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace, Lists, Rules};
+use crate::cache::{Cache, CacheError, CachePlace, Rules};
 use crate::device::{Recipe, Writes};
 use crate::disk::DiskFormat;
 use crate::kept::{GuestDisk, Layered, WrittenDisk};
@@ -49,13 +49,9 @@ pub fn publish_from(place: &CachePlace, overlay: &Path) -> Result<Published, Job
     let find = |parsing| {
         let disk = GuestDisk::read(parsing, written).map_err(CacheError::Disk)?;
         let newer = Newer {
-            tree: disk.guest(),
-            content: &*disk.image.opened.content,
-            lineage: &disk,
             same: &|new| disk.planned(new).filter(|planned| disk.is_untouched(*planned, new)),
-            stored: &|_| None,
-            lists: &Lists::new(),
             removes: true,
+            ..Newer::new(disk.guest(), &*disk.image.opened.content, &disk)
         };
         Change::find(&newer, &base.generation, &rules, Some(&mut pack))
     };

@@ -47,14 +47,11 @@ fn merge(cache: &Cache, base: &Snapshot, there: &Generation) -> Result<Option<u6
     let (old, new) = (of_owner(&base.generation, (0, 0))?, of_owner(there, (0, 0))?);
     let rules = Rules::of(&cache.place().name);
     let (of_new, content) = (new.places(), base.content());
+    let lineage = ByDigest { old: &old, new: &new };
     let newer = Newer {
-        tree: &new.tree,
-        content: &*content,
-        lineage: &ByDigest { old: &old, new: &new },
-        same: &|_| None,
         stored: &|id| of_new.get(id.index()).cloned().flatten(),
-        lists: &there.lists,
-        removes: false,
+        lists: Some(&there.lists),
+        ..Newer::new(&new.tree, &*content, &lineage)
     };
     let change = Change::find(&newer, &old, &rules, None)?;
     if change.is_nothing() {

@@ -201,15 +201,8 @@ impl At {
             Some((name.clone(), *at, digest))
         };
         let content = inarch_block::BackedFiles::new(Arc::clone(&new.tree), Default::default(), Vec::new());
-        let newer = Newer {
-            tree: &new.tree,
-            content: &content,
-            lineage: &ByDigest { old: &old, new: &new },
-            same: &|_| None,
-            stored: &stored,
-            lists: &self.lists,
-            removes: false,
-        };
+        let lineage = ByDigest { old: &old, new: &new };
+        let newer = Newer { stored: &stored, lists: Some(&self.lists), ..Newer::new(&new.tree, &content, &lineage) };
         let change = Change::find(&newer, &old, rules, None)?;
         if change.is_nothing() {
             return Ok(None);

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use inarch_confine::Parse;
+use inarch_tree::compare::Lineage;
 
 use super::attempt::{DiskFailure, LiveDisk};
 use super::request::{Mode, Publish, RunCache};
 use super::{CacheUse, RunEvent, RunReport};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, Lists, Rules, Snapshot, Turn};
+use crate::cache::{Cache, CacheError, Rules, Snapshot, Turn};
 use crate::caches::{Change, Newer, Published, Unrelated, pull, push};
 use crate::kept::{GuestDisk, now};
 use crate::source::{CacheSource, Source, of_owner};
@@ -162,14 +163,11 @@ fn of_disk(cache: &RunCache, disk: &LiveDisk, words: &str) -> Result<Published, 
         // Another run of the branch began the cache meanwhile: its generation has nothing to do with the disk.
         let unrelated =
             Unrelated { old: (&base.generation.tree, &*own), new: (disk.guest(), &*disk.image.opened.content) };
+        let lineage: &(dyn Lineage + Sync) = if is_copy { &disk } else { &unrelated };
         let newer = Newer {
-            tree: disk.guest(),
-            content: &*disk.image.opened.content,
-            lineage: if is_copy { &disk } else { &unrelated },
             same: &|new| disk.planned(new).filter(|planned| is_copy && disk.is_untouched(*planned, new)),
-            stored: &|_| None,
-            lists: &Lists::new(),
             removes: is_copy,
+            ..Newer::new(disk.guest(), &*disk.image.opened.content, lineage)
         };
         Change::find(&newer, &base.generation, &rules, Some(&mut pack))
     };

@@ -55,15 +55,7 @@ impl Scene {
     /// Publishes over `base` that a guest has this tree.
     fn publish_tree(&self, base: &Snapshot, opened: &Opened) -> Published {
         let mut pack = self.store.new_pack().unwrap();
-        let newer = Newer {
-            tree: &opened.tree,
-            content: &*opened.content,
-            lineage: &New,
-            same: &|_| None,
-            stored: &|_| None,
-            lists: &Lists::new(),
-            removes: true,
-        };
+        let newer = Newer { removes: true, ..Newer::new(&opened.tree, &*opened.content, &New) };
         let change = Change::find(&newer, &base.generation, &self.rules, Some(&mut pack)).unwrap();
         change.publish((&self.store, base), pack, &self.rules, None, "a test").unwrap()
     }
