@@ -11,12 +11,15 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::Report;
 
 use super::RunError;
-use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
+use super::attempt::{Attempt, Guest};
 use super::clock::Clock;
+use super::failure::DiskFailure;
 use super::holding::Holding;
 use super::launch::Launch;
+use super::live_disk::LiveDisk;
 use super::observed::Observed;
 use super::report::RunEvent;
+use super::session::{self, Limits};
 use super::{Job, command, guest};
 use crate::JobError;
 
@@ -49,7 +52,7 @@ impl Job<'_> {
         // A tree that takes long to scan or unpack delays the start as long, so the start is limited only if the user
         // limits the command.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
-        let limits = attempt::Limits { start, command: request.timeout };
+        let limits = Limits { start, command: request.timeout };
         let attempt = |accel: Option<Accel>, patience, fall_back: Option<&str>| {
             let streams = request.streams.try_clone().map_err(JobError::Streams)?;
             let hold = |live| {
@@ -67,7 +70,7 @@ impl Job<'_> {
                     }
                 };
                 let session = launch.complete(session.clone());
-                attempt::hold(live, &session, streams, limits, request.signals, events, &processes)
+                session::hold(live, &session, streams, limits, request.signals, events, &processes)
             };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };

@@ -15,7 +15,8 @@ use std::time::Instant;
 use inarch_confine::Parse;
 use inarch_tree::compare::Lineage;
 
-use super::attempt::{DiskFailure, LiveDisk};
+use super::failure::DiskFailure;
+use super::live_disk::LiveDisk;
 use super::request::{Mode, Publish, RunCache};
 use super::{CacheUse, RunEvent, RunReport};
 use crate::JobError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use super::attempt::DiskFailure;
+use super::failure::DiskFailure;
 use super::report::{RunEvent, RunReport};
 use super::{RunRequest, run};
 use crate::JobError;

@@ -10,7 +10,7 @@ use inarch_block::{Allowance, Device, Hold, take_least_priority};
 use inarch_tree::select::Filter;
 use inarch_vhost::Pending;
 
-use super::attempt::LiveDisk;
+use super::live_disk::LiveDisk;
 
 /// When it begins, after the guest's HELLO: the boot and a short command need the whole machine.
 const DELAY: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use inarch_block::OverlayError;
 
-use super::attempt::LiveDisk;
+use super::live_disk::LiveDisk;
 use super::trees::{Disk, Trees};
 use super::{RunError, RunEvent, RunRequest};
 use crate::JobError;

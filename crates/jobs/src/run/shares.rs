@@ -15,7 +15,8 @@ use inarch_vhost::vsock::VsockServer;
 use inarch_vm::machine::FORWARD_ADDRESS;
 use inarch_vm::protocol::{Mount, MountSource};
 
-use super::attempt::{DiskFailure, pair};
+use super::failure::DiskFailure;
+use super::sockets::pair;
 use super::traced::TreeTrace;
 use super::{RunError, Way};
 use crate::JobError;

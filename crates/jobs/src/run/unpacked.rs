@@ -13,7 +13,8 @@ use inarch_tree::select::Selection;
 use inarch_vm::protocol::{Mount, MountSource};
 
 use super::RunError;
-use super::attempt::{DiskFailure, pair};
+use super::failure::DiskFailure;
+use super::sockets::pair;
 use crate::JobError;
 use crate::device::confinement::disk_among_others;
 use crate::disk::room::Room;

@@ -23,7 +23,8 @@ use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::{Confinement, Work};
 use crate::path_error::PathError;
 use crate::run::RunError;
-use crate::run::attempt::{DiskFailure, pair};
+use crate::run::failure::DiskFailure;
+use crate::run::sockets::pair;
 use crate::text::shown;
 
 /// The byte of permission 0, which is locked for reading by whoever has it; and the byte of it that is locked by whoever

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use inarch_vm::session::{SessionError, Streams};
 
-use super::super::attempt::Limits;
+use super::super::session::Limits;
 use super::*;
 use crate::source::Source;
 

@@ -1,0 +1,59 @@
+//! [`DiskFailure`]: what ends a run early, and where its parts tell what happens.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inarch_vm::process::Process;
+
+use super::report::RunEvent;
+use crate::JobError;
+use crate::events::Events;
+
+/// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
+#[derive(Debug)]
+pub(super) struct DiskFailure {
+    state: Mutex<(Option<JobError>, Option<Arc<Process>>)>,
+    events: Events<RunEvent>,
+}
+
+impl DiskFailure {
+    pub fn new(events: Events<RunEvent>) -> DiskFailure {
+        DiskFailure { state: Mutex::default(), events }
+    }
+
+    /// Receives what happens in the run.
+    pub fn events(&self) -> &Events<RunEvent> {
+        &self.events
+    }
+
+    /// Tells that a part of the run failed which the guest can go on without.
+    pub fn tell_fault(&self, fault: impl std::fmt::Display) {
+        self.events.emit(RunEvent::Fault(fault.to_string()));
+    }
+
+    pub fn set(&self, error: JobError) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0.get_or_insert(error);
+        if let Some(process) = &state.1 {
+            process.kill();
+        }
+    }
+
+    /// From now on a failure ends `process`; an earlier failure ends it at once.
+    pub fn watch(&self, process: &Arc<Process>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.0.is_some() {
+            process.kill();
+        }
+        state.1 = Some(Arc::clone(process));
+    }
+
+    /// Whether there was a failure, or the run was stopped.
+    pub fn is_set(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
+    }
+
+    /// The failure, if there was one.
+    pub fn take(&self) -> Option<JobError> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+}
