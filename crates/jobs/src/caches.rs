@@ -20,8 +20,8 @@ use serde::Serialize;
 
 use crate::JobError;
 use crate::cache::{
-    Cache, CacheError, CachePlace, CacheRemote, Far, Location, Rules, Scope, Snapshot, all, content_digest,
-    has_bytes, home,
+    Cache, CacheError, CachePlace, CacheRemote, Far, Location, Rules, Scope, Snapshot, all, content_digest, has_bytes,
+    home,
 };
 use crate::kept::same::{Side, have_same_bytes};
 use crate::source::{Source, open, parse};
