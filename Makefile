@@ -23,7 +23,7 @@ alone := $(shell unshare --mount --propagation shared true 2>/dev/null && echo u
 test: setup-test
 	# One build of all packages: a part of them has other features, and is compiled again. Two tests run at a time: one
 	# waits for its guest while the other works. A script that runs this in the background has signals ignored that tests send.
-	$(alone) env --default-signal cargo test --release --workspace -- --test-threads 2 $(TEST_FLAGS)
+	$(alone) env --default-signal cargo test --workspace -- --test-threads 2 $(TEST_FLAGS)
 
 # All test programs but `guests`, which start some, and `promises`, which take the built command.
 programs := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
@@ -37,7 +37,7 @@ check: setup-test
 
 lint: setup
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --release -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings
 	# The reference: heads of modules link to private modules, for readers of the source.
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
 		cargo doc -q --workspace --no-deps --document-private-items
