@@ -5,8 +5,9 @@ mod arguments;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use inarch_jobs::cache::{CachePlace, CacheRemote, Scope, TOOLS};
-use inarch_jobs::caches::{self, CacheReport, Limits, Published, Pushed};
+use inarch_jobs::JobError;
+use inarch_jobs::cache::{CachePlace, CacheRemote, Scope, TOOLS, images};
+use inarch_jobs::caches::{self, CacheReport, Limits, OF_REGISTRIES, Published, Pushed};
 use inarch_jobs::{counted, shown};
 use inarch_tree::select::Selection;
 
@@ -125,11 +126,13 @@ impl Chosen {
 }
 
 fn list(json: bool) -> anyhow::Result<()> {
-    let reports = caches::list()?;
+    let (reports, images) = (caches::list()?, images().map_err(JobError::from)?);
     if json {
-        return answer(serde_json::to_string_pretty(&reports)? + "\n");
+        let caches = reports.iter().map(serde_json::to_value);
+        let all = caches.chain(images.iter().map(serde_json::to_value)).collect::<Result<Vec<_>, _>>()?;
+        return answer(serde_json::to_string_pretty(&all)? + "\n");
     }
-    if reports.is_empty() {
+    if reports.is_empty() && images.is_empty() {
         complain("there are no caches; inarch run --cache NAME makes one ('inarch cache tools' lists names)");
         return Ok(());
     }
@@ -137,6 +140,10 @@ fn list(json: bool) -> anyhow::Result<()> {
     rows.extend(reports.iter().map(|report| {
         let CacheReport { name, files, bytes, stored, used, scope, .. } = report;
         vec![name.clone(), files.to_string(), show(*bytes), show(*stored), ago(*used), scope.clone()]
+    }));
+    rows.extend(images.iter().map(|image| {
+        let [name, none] = [&image.name[..], "-"].map(str::to_owned);
+        vec![name, none.clone(), none, show(image.stored), ago(image.used), OF_REGISTRIES.to_owned()]
     }));
     answer(columns(&rows, &[1, 2, 3]))
 }
@@ -209,12 +216,15 @@ fn verify(cache: &Chosen, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn prune(limits: Limits, json: bool) -> anyhow::Result<()> {
-    let pruned = caches::prune(&caches::all_places()?, limits)?;
+    let pruned = caches::prune_all(limits)?;
     if json {
         return answer(serde_json::to_string_pretty(&pruned)? + "\n");
     }
     for (scope, name) in &pruned.removed {
         answer(format!("removed {name} of {scope}\n"))?;
+    }
+    if pruned.images_in_use {
+        complain("images of registries stay: another program fetches one or has one open");
     }
     answer(format!("{} freed, {} stay\n", show(pruned.before.saturating_sub(pruned.after)), show(pruned.after)))
 }

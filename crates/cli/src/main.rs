@@ -20,6 +20,7 @@ mod mount;
 mod output;
 mod plan;
 mod publish;
+mod pulls;
 mod push;
 mod run;
 mod runs;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     }
     signals::survive_size_limit();
     inarch_jobs::cache::tell_lines(|line| complain(line));
+    inarch_jobs::cache::tell_pulls(pulls::tell);
     let words: Vec<_> = std::env::args_os().collect();
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);

@@ -15,6 +15,8 @@ use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathL
 pub const SRC_HELP: &str = "\
 A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as \
 'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images; \
+docker://[REGISTRY/]NAME[:TAG|@DIGEST] for a container image of a registry; s3://BUCKET/PREFIX, gs://, az://, https:// or file:///DIR for a tree that \
+'inarch push' has published there; cache:NAME for a cache; \
 a disk image with a file system that inarch reads; or IMAGE[:VOLUME][:/PATH], a volume of a disk (1, /dev/sda1, LABEL=root, UUID=...; by default the \
 whole guest as its fstab has it; VOLUME@SUBVOL is a Btrfs subvolume of it) and a directory in it; libvirt:DOMAIN for all disks of a virtual machine of libvirt. Files are told apart by their content.";
 

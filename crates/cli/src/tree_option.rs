@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use inarch_jobs::cache::Location;
+use inarch_jobs::cache::{ImageName, Location};
 use inarch_jobs::run::Way;
 use inarch_jobs::share::{Changes, Refused};
 use inarch_tree::select::OwnerMap;
@@ -151,6 +151,10 @@ fn changes(text: &str) -> Result<Changes, String> {
 fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
     let is_reference = |part: &OsString| !part.as_bytes().starts_with(b"/");
     let count = match &parts[..] {
+        // A port, a tag and a digest have colons; only a destination begins with a slash.
+        [first, second, rest @ ..] if is_image(first, second) => {
+            2 + rest.iter().take_while(|part| is_reference(part)).count()
+        }
         [first, _, third, ..] if first == "oci" && is_reference(third) => 3,
         [first, _, ..] if first == "oci" => 2,
         [first, second, third, ..] if is_url(first, second) && is_reference(third) => 3,
@@ -158,8 +162,10 @@ fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
         _ => 1,
     };
     let mut source = parts.drain(..count.min(parts.len())).collect::<Vec<_>>().join(OsStr::new(":"));
-    if let Some((url, destination)) =
-        source.to_str().filter(|text| Location::is_one(text)).and_then(|text| text.rsplit_once("=/"))
+    if let Some((url, destination)) = source
+        .to_str()
+        .filter(|text| Location::is_one(text) || ImageName::is_one(text))
+        .and_then(|text| text.rsplit_once("=/"))
     {
         parts.insert(0, format!("/{destination}").into());
         source = url.into();
@@ -171,6 +177,12 @@ fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
 fn is_url(scheme: &OsString, rest: &OsString) -> bool {
     let text = [scheme.as_os_str(), rest.as_os_str()].join(OsStr::new(":"));
     text.to_str().is_some_and(Location::is_one)
+}
+
+/// Whether the parts around a colon begin the name of an image of a registry.
+fn is_image(scheme: &OsString, rest: &OsString) -> bool {
+    let text = [scheme.as_os_str(), rest.as_os_str()].join(OsStr::new(":"));
+    text.to_str().is_some_and(ImageName::is_one)
 }
 
 /// Splits at every `separator` without a backslash before it; escapes are kept.
@@ -234,6 +246,10 @@ mod tests {
             ("https://h:8443/x=/mnt", "https://h:8443/x", Some("/mnt")),
             ("file:///a/b:/mnt:ro", "file:///a/b", Some("/mnt")),
             ("gs://b", "gs://b", None),
+            ("docker://debian:12:/mnt:ro", "docker://debian:12", Some("/mnt")),
+            ("docker://localhost:5000/a/b:12=/mnt", "docker://localhost:5000/a/b:12", Some("/mnt")),
+            ("docker://[::1]:5000/a@sha256:ab:/mnt", "docker://[::1]:5000/a@sha256:ab", Some("/mnt")),
+            ("docker+http://h:1/a:ro", "docker+http://h:1/a:ro", None),
             ("a=/b:/c", "a=/b", Some("/c")),
         ] {
             let tree = parse(OsStr::new(text)).unwrap();

@@ -21,7 +21,8 @@
 //! 1. [`mod@tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
 //! 2. [`place`] says where a cache is, from its name and its scope.
 //! 3. [`far`] has the same at a remote, of which [`lazy`] fetches what is read; `caches/pull.rs` and `caches/push.rs` bring both together.
-//! 4. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
+//! 4. [`mod@images`] are another kind: container images that came from registries.
+//! 5. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
 
 mod adopt;
 mod ahead;
@@ -30,6 +31,7 @@ mod chunks;
 mod error;
 mod far;
 mod generation;
+mod images;
 mod lazy;
 mod pack;
 mod parent;
@@ -43,8 +45,11 @@ pub(crate) use adopt::{Adopted, adopt, make_packs, without_absent};
 pub(crate) use chunks::{CHUNK, Lists, is_of, of_part};
 pub use error::CacheError;
 pub use far::{CacheRemote, read_remote, tell_lines};
-pub(crate) use far::{Far, MOST_PACKS};
+pub(crate) use far::{Far, MOST_PACKS, fetching};
 pub(crate) use generation::{Body, Generation, Stored, has_bytes};
+pub use images::{ImageReport, PrunedImages, PullError, PullEvent, images, prune_images, tell_pulls};
+pub(crate) use images::{KeptImage, pull};
+pub use inarch_remote::registry::{ImageName, NameError};
 pub use inarch_remote::{Location, LocationError};
 pub(crate) use pack::{Digest, NewPack, content_digest};
 pub(crate) use place::home;

@@ -27,7 +27,7 @@ use crate::kept::same::{Side, have_same_bytes};
 use crate::source::{Source, open, parse};
 pub use change::Published;
 pub(crate) use change::{Change, Newer};
-pub use prune::{Limits, Pruned, prune};
+pub use prune::{Limits, OF_REGISTRIES, Pruned, prune, prune_all};
 pub use publish::publish_from;
 pub(crate) use pull::pull;
 pub use push::Pushed;

@@ -27,9 +27,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::JobError;
 use crate::lifecycle::scratch::Scratch;
+use crate::lifecycle::state;
 use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 use crate::path_error::PathError;
-use crate::run::guest;
 
 /// The suite of the default kernel: the first one with all architectures.
 pub const USUAL_SUITE: &str = "trixie";
@@ -208,7 +208,7 @@ pub struct Cached {
 
 /// The directory of all that is cached, if this user has one.
 pub fn directory() -> Option<PathBuf> {
-    guest::cache_directory().map(|cache| cache.join(DIRECTORY))
+    state::cache().map(|cache| cache.join(DIRECTORY))
 }
 
 /// Lists what is cached; unfinished work is left out.
@@ -234,7 +234,7 @@ fn bytes_below(path: &Path) -> u64 {
 
 /// The cache's directory, made if it is missing.
 fn place() -> Result<PathBuf, DebianError> {
-    let home = guest::cache_directory().ok_or(DebianError::NoCache)?;
+    let home = state::cache().ok_or(DebianError::NoCache)?;
     trust::directory(&home, &[DIRECTORY], Missing::MakeReadable, Owner::UserOrRoot)?;
     Ok(home.join(DIRECTORY))
 }

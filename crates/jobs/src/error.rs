@@ -20,6 +20,12 @@ pub enum JobError {
     /// A cache cannot be used.
     #[error(transparent)]
     Cache(Box<crate::cache::CacheError>),
+    /// Images of registries cannot be listed or removed.
+    #[error(transparent)]
+    Images(Box<crate::cache::PullError>),
+    /// A container image cannot be pushed.
+    #[error(transparent)]
+    Push(#[from] crate::push::PushError),
     /// The kept run cannot be used.
     #[error(transparent)]
     Kept(#[from] crate::kept::KeptError),
@@ -208,6 +214,12 @@ impl JobError {
         PathError::new(path, action, error).into()
     }
 }
+impl From<crate::cache::PullError> for JobError {
+    fn from(error: crate::cache::PullError) -> JobError {
+        JobError::Images(Box::new(error))
+    }
+}
+
 impl From<crate::cache::CacheError> for JobError {
     fn from(error: crate::cache::CacheError) -> JobError {
         JobError::Cache(Box::new(error))

@@ -60,6 +60,7 @@ pub mod mount;
 mod notes;
 mod path_error;
 pub mod plan;
+pub mod push;
 mod record;
 pub mod registry;
 pub mod run;

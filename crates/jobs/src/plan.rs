@@ -114,7 +114,7 @@ const OF_LAYERS: &str = "none of it copied; compressed layers are unpacked into 
 /// How the content of a source reaches a disk.
 fn content(source: &Source, is_container: bool) -> &'static str {
     match source {
-        Source::Oci { .. } => OF_LAYERS,
+        Source::Oci { .. } | Source::Registry(_) => OF_LAYERS,
         Source::File { .. } if is_container => OF_LAYERS,
         Source::File { kind: FileKind::CompressedTar, .. } => "unpacked into a temporary file",
         Source::Pipe(_) | Source::StandardInput => "copied into a temporary file",

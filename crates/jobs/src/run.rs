@@ -244,6 +244,11 @@ impl<'a> Job<'a> {
 
     /// Prepares a run. `kept` records that its command is about to start.
     fn begin(request: &'a RunRequest, kept: Option<&mut Kept>, events: &Events<RunEvent>) -> Result<Job<'a>, JobError> {
+        // Before a machine waits for it.
+        if let Root::Source(source) = &request.root {
+            source.fetch()?;
+        }
+        request.trees.iter().try_for_each(|tree| tree.source.fetch())?;
         let mut job = Job::new(request, kept.as_deref(), Look::AtUnpacked, events)?;
         // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;

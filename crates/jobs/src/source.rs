@@ -10,6 +10,7 @@ pub(crate) mod identity;
 pub(crate) mod in_use;
 mod kind;
 mod open;
+mod registry;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +20,7 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
-use crate::cache::{CacheError, Location, Scope};
+use crate::cache::{CacheError, ImageName, Location, NameError, Scope};
 use crate::path_error::PathError;
 use crate::text::shown;
 pub(crate) use cache::of_owner;
@@ -38,6 +39,7 @@ pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
 pub(crate) use open::{OpenedVolume, open_volume, spool_directory};
+pub use registry::RegistrySource;
 
 /// Where a tree comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,8 @@ pub enum Source {
         /// Which of its images, if it has several: a tag, a name or a digest.
         reference: Option<String>,
     },
+    /// A container image of a registry.
+    Registry(Box<RegistrySource>),
     /// A cache of this user.
     Cache(Box<CacheSource>),
     /// Nothing: for a device that only holds what a guest writes.
@@ -178,6 +182,9 @@ pub enum SourceError {
     /// It is no cache that can be used.
     #[error(transparent)]
     Cache(Box<CacheError>),
+    /// It is no name of an image.
+    #[error(transparent)]
+    Image(Box<NameError>),
     /// It is something else.
     #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
@@ -210,6 +217,9 @@ impl Source {
         }
         if let Some(name) = text.as_bytes().strip_prefix(b"cache:") {
             return cache::source(name).map_err(Box::new).map_err(SourceError::Cache);
+        }
+        if let Some(image) = text.to_str().filter(|text| ImageName::is_one(text)) {
+            return registry::source(image);
         }
         if let Some(url) = text.to_str().filter(|text| Location::is_one(text)) {
             return cache::remote(url).map_err(Box::new).map_err(SourceError::Cache);
@@ -320,6 +330,7 @@ impl Source {
             | Source::Pipe(path)
             | Source::Oci { path, .. } => path,
             Source::StandardInput => Path::new("-"),
+            Source::Registry(image) => image.path(),
             Source::Cache(cache) => Path::new(&cache.place.name),
             Source::Empty => Path::new(""),
         }
@@ -327,7 +338,7 @@ impl Source {
 
     /// Lines about the state of its files that the user should read.
     pub(crate) fn notes(&self) -> Vec<String> {
-        if matches!(self, Source::Cache(_)) {
+        if matches!(self, Source::Cache(_) | Source::Registry(_)) {
             return Vec::new();
         }
         let Source::Disk { path, part } = self else { return in_use::note(self.path()).into_iter().collect() };
@@ -351,7 +362,7 @@ impl Source {
     /// Whether it may turn out to be a container image when it is opened.
     pub(crate) fn may_be_an_image(&self) -> bool {
         match self {
-            Source::Oci { .. } | Source::Pipe(_) | Source::StandardInput => true,
+            Source::Oci { .. } | Source::Registry(_) | Source::Pipe(_) | Source::StandardInput => true,
             Source::File { kind, .. } => matches!(kind, FileKind::Tar | FileKind::CompressedTar),
             Source::Directory(_) | Source::Disk { .. } | Source::Cache(_) | Source::Empty => false,
         }
@@ -386,7 +397,7 @@ impl Source {
                 return part.files(path).iter().flat_map(|disk| disk.with.iter().chain([&disk.path])).any(|p| same(p));
             }
             Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => return same(path),
-            Source::StandardInput | Source::Cache(_) | Source::Empty => return false,
+            Source::StandardInput | Source::Registry(_) | Source::Cache(_) | Source::Empty => return false,
         };
         if same(source) {
             return true;

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 30] = [
+const ROOMS: [(&str, Below); 31] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -32,6 +32,7 @@ const ROOMS: [(&str, Below); 30] = [
     ("caches", Below::All),
     ("plan", Below::All),
     ("image", Below::All),
+    ("push", Below::All),
     ("mount", Below::All),
     ("serve", Below::All),
     ("trace", Below::All),

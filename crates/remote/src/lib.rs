@@ -8,6 +8,8 @@
 //! 2. [`Remote::start`] starts one thread, with a runtime for asynchronous work that nothing else of the program sees. A caller hands it a
 //!    request and waits ([`remote`]). So a thread that is confined to serving a disk can have bytes fetched: it makes no connection and opens no file itself.
 //! 3. `objects` speaks to stores by the `object_store` crate; `directory` does the same with files.
+//!
+//! Registries of container images are another kind of place, with a protocol of their own: [`registry`].
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +17,9 @@ mod directory;
 mod error;
 mod location;
 mod objects;
+pub mod registry;
 pub mod remote;
+mod worker;
 
 pub use error::RemoteError;
 pub use location::{Location, LocationError};

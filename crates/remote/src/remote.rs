@@ -1,20 +1,18 @@
 //! [`Remote`]: requests of any thread, which one thread of its own makes.
 //!
-//! A request is a future. [`Remote::wait`] gives it to the runtime of that thread and waits for its value. The calling thread writes to an event
-//! descriptor that is open already, and waits on a futex: a thread that is confined to serving a disk may do both.
+//! A request is a future, which the thread's runtime completes ([`worker`](crate::worker)).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use object_store::MultipartUpload;
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::OnceCell;
 
 use crate::location::{Location, Store, is_plain};
 use crate::objects::{self, Objects};
+use crate::worker::{Gone, Worker};
 use crate::{RemoteError, directory};
 
 /// How long what may take.
@@ -75,9 +73,7 @@ pub struct Found {
 pub struct Remote {
     location: Location,
     limits: Limits,
-    runtime: Handle,
-    /// Ends the thread when it is dropped.
-    _end: oneshot::Sender<()>,
+    worker: Worker,
     store: Arc<OnceCell<Objects>>,
     /// Failures in a row.
     failures: AtomicU32,
@@ -105,30 +101,11 @@ impl Remote {
         limits: Limits,
         enter: impl FnOnce() + Send + 'static,
     ) -> Result<Remote, RemoteError> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let (end, ended) = oneshot::channel::<()>();
-        thread::Builder::new().name("remote".to_owned()).spawn(move || {
-            let runtime = match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime,
-                Err(error) => {
-                    let _ = sender.send(Err(error));
-                    return;
-                }
-            };
-            enter();
-            // The starting thread waits for this.
-            let _ = sender.send(Ok(runtime.handle().clone()));
-            // It ends with an error when the last handle is dropped.
-            let _ = runtime.block_on(ended);
-            // A file's read may hang for ever, and so may the look-up of a name.
-            runtime.shutdown_background();
-        })?;
-        let runtime = receiver.recv().map_err(|_| RemoteError::Ended)??;
+        let worker = Worker::start(enter)?;
         Ok(Remote {
             location,
             limits,
-            runtime,
-            _end: end,
+            worker,
             store: Arc::default(),
             failures: AtomicU32::new(0),
             down_until: Mutex::new(None),
@@ -318,13 +295,12 @@ impl Remote {
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         let limit = self.limits.request + Duration::from_secs(bytes.min(1 << 40) >> 16);
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.runtime.spawn(async move {
-            let result = tokio::time::timeout(limit, request).await.unwrap_or(Err(RemoteError::TimeOut(limit)));
-            // The caller waits.
-            let _ = sender.send(result);
+        let result = self.worker.wait(limit, request).unwrap_or_else(|gone| {
+            Err(match gone {
+                Gone::TimeOut => RemoteError::TimeOut(limit),
+                Gone::Ended => RemoteError::Ended,
+            })
         });
-        let result = receiver.recv().unwrap_or(Err(RemoteError::Ended));
         match &result {
             Err(error) if error.is_of_remote() => {
                 if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= self.limits.failures {

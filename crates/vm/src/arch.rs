@@ -39,7 +39,7 @@ impl Arch {
         }
     }
 
-    /// Its name in Debian, as `dpkg --print-architecture` prints it.
+    /// Its name in Debian, as `dpkg --print-architecture` prints it. Container images have the same names for these.
     pub const fn debian(self) -> &'static str {
         match self {
             Arch::X86_64 => "amd64",

@@ -21,7 +21,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
         Some("none") => Root::None,
-        _ => Root::Source(arguments.source.disk.source(&arguments.root)?),
+        _ => Root::Source(arguments.source.disk.source(&arguments.root)?.for_machine(arguments.machine.arch.debian())),
     };
     anyhow::ensure!(
         !arguments.via.is_live() || arguments.source.is_whole(),
@@ -98,7 +98,9 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
 fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
     let parsed = |name: &str, parse: fn(&OsStr) -> Result<TreeOption, String>, text: &OsStr| {
         let option = parse(text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
-        tree(format_args!("{name} {}", text.display()), option, &arguments.source, arguments.via)
+        let mut tree = tree(format_args!("{name} {}", text.display()), option, &arguments.source, arguments.via)?;
+        tree.source = tree.source.for_machine(arguments.machine.arch.debian());
+        Ok(tree)
     };
     let trees = arguments.tree.iter().map(|text| parsed("--tree", tree_option::parse, text));
     let volumes = arguments.volume.iter().map(|text| parsed("--volume", tree_option::volume, text));

@@ -18,11 +18,14 @@ pub struct ImageConfig {
     pub command: Vec<String>,
     /// Working directory; empty for the root.
     pub working_directory: String,
+    /// The architecture that its programs are for, as images name it; empty if it is not said.
+    pub architecture: String,
 }
 
 impl ImageConfig {
     /// Converts `document`, found at `name`. Fails if a string could not be a program's argument.
     pub(super) fn new(document: Config, name: &str) -> Result<ImageConfig, ReadError> {
+        let architecture = document.architecture;
         let config = document.config.unwrap_or_default();
         let user = config.user.unwrap_or_default();
         let environment = config.env.unwrap_or_default();
@@ -33,6 +36,6 @@ impl ImageConfig {
         if lists.chain([&user, &working_directory]).any(|word| word.contains('\0')) {
             return Err(malformed(format!("{}: a string of its configuration has a NUL in it", name.escape_debug())));
         }
-        Ok(ImageConfig { user, environment, entrypoint, command, working_directory })
+        Ok(ImageConfig { user, environment, entrypoint, command, working_directory, architecture })
     }
 }

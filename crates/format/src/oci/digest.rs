@@ -9,13 +9,13 @@ use super::malformed;
 use crate::ReadError;
 
 /// A validated digest: a known algorithm, and the right number of lower-case hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Digest {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Digest {
     algorithm: Algorithm,
     hex: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Algorithm {
     Sha256,
     Sha512,
@@ -39,7 +39,10 @@ impl Algorithm {
 
 impl Digest {
     /// Parses `sha256:` or `sha512:` and hexadecimal digits.
-    pub(super) fn parse(text: &str) -> Result<Digest, ReadError> {
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn parse(text: &str) -> Result<Digest, ReadError> {
         let bad = |reason| malformed(format!("the digest '{}' {reason}", text.escape_debug()));
         let (name, hex) = text.split_once(':').ok_or_else(|| bad("has no algorithm in front"))?;
         let algorithm = [Algorithm::Sha256, Algorithm::Sha512].into_iter().find(|known| known.name() == name);
@@ -50,13 +53,20 @@ impl Digest {
         Ok(Digest { algorithm, hex: hex.to_owned() })
     }
 
-    /// The path of the content in an OCI layout.
-    pub(super) fn path(&self) -> String {
+    /// The SHA-256 of these bytes.
+    pub fn of(bytes: &[u8]) -> Digest {
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        hasher.into()
+    }
+
+    /// The path of the content in an OCI layout: it leads nowhere else.
+    pub fn path(&self) -> String {
         format!("blobs/{}/{}", self.algorithm.name(), self.hex)
     }
 
     /// A hasher of the digest's algorithm.
-    pub(super) fn hasher(&self) -> Hasher {
+    pub fn hasher(&self) -> Hasher {
         match self.algorithm {
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
             Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
@@ -64,11 +74,11 @@ impl Digest {
     }
 
     /// Compares the digest with the hash of the content at `path`.
-    pub(super) fn check(&self, hasher: Hasher, path: &str) -> Result<(), ReadError> {
-        let found = match hasher {
-            Hasher::Sha256(hash) => hex(&hash.finalize()),
-            Hasher::Sha512(hash) => hex(&hash.finalize()),
-        };
+    ///
+    /// # Errors
+    /// They differ.
+    pub fn check(&self, hasher: Hasher, path: &str) -> Result<(), ReadError> {
+        let Digest { hex: found, .. } = Digest::from(hasher);
         if found != self.hex {
             return Err(malformed(format!("{path} is damaged: its digest is {found} instead of {self}")));
         }
@@ -87,17 +97,38 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A hash in progress.
-pub(super) enum Hasher {
+#[derive(Clone, Debug)]
+pub enum Hasher {
+    /// SHA-256.
     Sha256(Sha256),
+    /// SHA-512.
     Sha512(Sha512),
 }
 
 impl Hasher {
-    pub(super) fn update(&mut self, bytes: &[u8]) {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Sha256(hash) => hash.update(bytes),
             Hasher::Sha512(hash) => hash.update(bytes),
         }
+    }
+}
+
+/// A SHA-256 of nothing yet.
+impl Default for Hasher {
+    fn default() -> Hasher {
+        Hasher::Sha256(Sha256::new())
+    }
+}
+
+impl From<Hasher> for Digest {
+    fn from(hasher: Hasher) -> Digest {
+        let (algorithm, hex) = match hasher {
+            Hasher::Sha256(hash) => (Algorithm::Sha256, hex(&hash.finalize())),
+            Hasher::Sha512(hash) => (Algorithm::Sha512, hex(&hash.finalize())),
+        };
+        Digest { algorithm, hex }
     }
 }
 

@@ -131,7 +131,7 @@ pub(super) fn is_layer(media_type: &str) -> bool {
 }
 
 /// This machine's architecture, as images name it.
-pub(super) fn machine() -> &'static str {
+pub fn machine() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "x86" => "386",

@@ -10,6 +10,7 @@
 //! specification 1.2.
 
 mod config;
+mod described;
 mod digest;
 mod document;
 mod layers;
@@ -29,6 +30,9 @@ use crate::notes::Notes;
 use crate::tar::{Archive, Whiteouts};
 use crate::{Damage, Host, ReadError, TreeAndContent, spool, tar};
 pub use config::ImageConfig;
+pub use described::{DOCUMENT_TYPES, Described, Document, document_type, leads_to, read_document};
+pub use digest::{Digest, Hasher};
+pub use document::machine;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
 
@@ -56,6 +60,23 @@ pub fn open_file(
     let mut notes = Notes::default();
     let archive = spool::open(file, path, host, damage, &mut notes)?;
     open_archive(parsing, archive, reference, host, damage).map(|opened| after(notes, opened))
+}
+
+/// Opens an image whose documents and layers lie beneath `host`'s directory, each by its digest, as in an OCI layout, and to which `root` leads. Of an
+/// image for several machines, that for `machine` is taken: an architecture as images name it. `path` names the directory in messages.
+///
+/// Errors: those of [`open_file`].
+pub fn open_at(
+    _: Parsing,
+    (root, path): (&Described, &Path),
+    machine: &str,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
+    let mut notes = Notes::default();
+    let store = Store::Directory { host, path: path.to_owned() };
+    let image = select::image_at(&store, root, machine, &mut notes)?;
+    open_image(&store, image, host, damage, notes)
 }
 
 /// Opens the image in an uncompressed archive, like [`open_file`].
@@ -133,7 +154,18 @@ fn open_store(
     damage: Damage,
     mut notes: Notes,
 ) -> Result<TreeAndContent, ReadError> {
-    let Image { layers: listed, config } = select::image(store, reference, &mut notes)?;
+    let image = select::image(store, reference, &mut notes)?;
+    open_image(store, image, host, damage, notes)
+}
+
+fn open_image(
+    store: &Store<'_>,
+    image: Image,
+    host: &dyn Host,
+    damage: Damage,
+    mut notes: Notes,
+) -> Result<TreeAndContent, ReadError> {
+    let Image { layers: listed, config } = image;
     let layers = layers::open(store, &listed, host, damage, &mut notes)?;
     let mut assembly = Assembly::new();
     for (number, (blob, layer)) in layers.iter().zip(&listed).enumerate() {

@@ -1,8 +1,9 @@
 //! Selects one image in a store, and lists its layers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::ImageConfig;
+use super::described::Described;
 use super::digest::Digest;
 use super::document::{
     Config, Descriptor, DockerImage, DocumentKind, Index, LayoutFile, Manifest, document_kind, is_image_config,
@@ -76,14 +77,37 @@ fn oci_image(store: &Store<'_>, index: Index, reference: Option<&str>, notes: &m
     } else if distinct_images(&list) > 1 {
         return Err(malformed(format!("it has several images, choose one of {} by oci:PATH:NAME", names(&list))));
     }
+    let descriptor = choose(list, machine(), notes)?;
+    follow(store, descriptor, machine(), notes)
+}
+
+/// The image of a store without an `index.json`, to which `root` leads: a manifest, or an index that has one for `machine`.
+pub(super) fn image_at(
+    store: &Store<'_>,
+    root: &Described,
+    machine: &str,
+    notes: &mut Notes,
+) -> Result<Image, ReadError> {
+    let Described { media_type, digest, size } = root;
+    let descriptor = Descriptor {
+        media_type: media_type.clone(),
+        digest: digest.to_string(),
+        size: *size,
+        platform: None,
+        annotations: BTreeMap::new(),
+    };
+    follow(store, descriptor, machine, notes)
+}
+
+/// The image to which a descriptor leads, by way of indexes.
+fn follow(store: &Store<'_>, mut descriptor: Descriptor, machine: &str, notes: &mut Notes) -> Result<Image, ReadError> {
     for _ in 0..MAX_NESTING {
-        let descriptor = choose(list, notes)?;
         let bytes = blob(store, &descriptor)?;
         match document_kind(&descriptor.media_type) {
             Some(DocumentKind::Manifest) => {
-                return image_of(store, parse(&descriptor.digest, &bytes)?, &descriptor, notes);
+                return image_of(store, parse(&descriptor.digest, &bytes)?, &descriptor, machine, notes);
             }
-            _ => list = parse::<Index>(&descriptor.digest, &bytes)?.manifests,
+            _ => descriptor = choose(parse::<Index>(&descriptor.digest, &bytes)?.manifests, machine, notes)?,
         }
     }
     Err(malformed(format!("more than {MAX_NESTING} indexes lie within each other")))
@@ -129,12 +153,12 @@ fn is_candidate(descriptor: &Descriptor) -> bool {
         && !descriptor.annotations.contains_key("vnd.docker.reference.type")
 }
 
-/// The first descriptor for this machine; if there is only one, that one, even for another machine.
-fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadError> {
+/// The first descriptor for `machine`; if there is only one, that one, even for another machine.
+pub(super) fn choose(list: Vec<Descriptor>, machine: &str, notes: &mut Notes) -> Result<Descriptor, ReadError> {
     let types = listed(list.iter().map(|descriptor| descriptor.media_type.clone()));
     let candidates: Vec<Descriptor> = list.into_iter().filter(is_candidate).collect();
     let fits = |descriptor: &&Descriptor| match &descriptor.platform {
-        Some(platform) => platform.architecture == machine() && platform.os == "linux",
+        Some(platform) => platform.architecture == machine && platform.os == "linux",
         None => true,
     };
     if let Some(found) = candidates.iter().find(fits) {
@@ -147,14 +171,32 @@ fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadEr
     match &candidates[..] {
         [] => Err(malformed(format!("there is no image in the index, only {types}"))),
         [only] => {
-            notes.add(b"the image", &format!("is for {}, not for this machine", platform(only).escape_debug()));
+            notes.add(b"the image", &is_for(&platform(only), machine));
             Ok(only.clone())
         }
         several => {
             let platforms = listed(several.iter().map(platform));
-            Err(malformed(format!("there is no image for linux/{}, only for {platforms}", machine())))
+            Err(malformed(format!("there is no image for linux/{machine}, only for {platforms}")))
         }
     }
+}
+
+/// A layer, whose type must be known.
+pub(super) fn layer_of(layer: Descriptor) -> Result<Described, ReadError> {
+    if !is_layer(&layer.media_type) {
+        let kind = layer.media_type.escape_debug();
+        return Err(malformed(format!("the layer {} has an unknown type: {kind}", layer.digest.escape_debug())));
+    }
+    Described::new(layer)
+}
+
+/// A configuration, which must be that of a container image.
+pub(super) fn config_of(config: Descriptor, of: &str) -> Result<Described, ReadError> {
+    if !is_image_config(&config.media_type) {
+        let kind = config.media_type.escape_debug();
+        return Err(malformed(format!("{} is not a container image: its configuration is {kind}", of.escape_debug())));
+    }
+    Described::new(config)
 }
 
 /// The document of a descriptor, with size and digest verified.
@@ -176,39 +218,37 @@ fn image_of(
     store: &Store<'_>,
     manifest: Manifest,
     descriptor: &Descriptor,
+    machine: &str,
     notes: &mut Notes,
 ) -> Result<Image, ReadError> {
-    let kind = &manifest.config.media_type;
-    if !is_image_config(kind) {
-        let kind = kind.escape_debug();
-        return Err(malformed(format!("{} is not a container image: its configuration is {kind}", descriptor.digest)));
-    }
+    config_of(manifest.config.clone(), &descriptor.digest)?;
     let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
     if descriptor.platform.is_none() {
-        note_machine(&config, notes);
+        note_machine(&config, machine, notes);
     }
     let config = ImageConfig::new(config, &manifest.config.digest)?;
     check_count(manifest.layers.len())?;
     let layer = |layer: Descriptor| {
-        if !is_layer(&layer.media_type) {
-            let kind = layer.media_type.escape_debug();
-            return Err(malformed(format!("the layer {} has an unknown type: {kind}", layer.digest)));
-        }
-        let digest = Digest::parse(&layer.digest)?;
-        Ok(Layer { name: digest.path(), size: Some(layer.size), digest: Some(digest), diff_id: None })
+        let Described { digest, size, .. } = layer_of(layer)?;
+        Ok(Layer { name: digest.path(), size: Some(size), digest: Some(digest), diff_id: None })
     };
     Ok(Image { layers: manifest.layers.into_iter().map(layer).collect::<Result<_, _>>()?, config })
 }
 
-fn note_machine(config: &Config, notes: &mut Notes) {
+fn note_machine(config: &Config, machine: &str, notes: &mut Notes) {
     let (os, architecture) = (&config.os, &config.architecture);
-    if !architecture.is_empty() && (architecture != machine() || (!os.is_empty() && os != "linux")) {
-        let what = format!("{os}/{architecture}");
-        notes.add(b"the image", &format!("is for {}, not for this machine", what.escape_debug()));
+    if !architecture.is_empty() && (architecture != machine || (!os.is_empty() && os != "linux")) {
+        notes.add(b"the image", &is_for(&format!("{os}/{architecture}"), machine));
     }
 }
 
-fn check_count(layers: usize) -> Result<(), ReadError> {
+/// Half a sentence: for whom an image is, and for whom not.
+fn is_for(platform: &str, wanted: &str) -> String {
+    let wanted = if wanted == machine() { "this machine".to_owned() } else { format!("linux/{wanted}") };
+    format!("is for {}, not for {wanted}", platform.escape_debug())
+}
+
+pub(super) fn check_count(layers: usize) -> Result<(), ReadError> {
     if layers > MAX_LAYERS {
         return Err(malformed(format!("the image has {layers} layers; at most {MAX_LAYERS} are read")));
     }
@@ -239,7 +279,7 @@ fn docker_image(
         (None, None) => return Err(malformed("there is no image in its manifest.json")),
     };
     let config: Config = parse(&image.config, &store.get(&image.config)?.bytes(&image.config)?)?;
-    note_machine(&config, notes);
+    note_machine(&config, machine(), notes);
     check_count(image.layers.len())?;
     let diff_ids = config.rootfs.diff_ids.clone();
     if diff_ids.len() != image.layers.len() {

@@ -15,6 +15,7 @@
 mod head;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -99,7 +100,7 @@ impl Far {
             // If it cannot be made, nothing can be put there, and that is told then.
             let _ = std::fs::create_dir_all(directory);
         }
-        let confinement = confinement(&location)?;
+        let confinement = fetching(location.directory())?;
         let remote = Remote::start(location, Limits::default(), move || drop(confinement.enter()));
         let remote = remote.map_err(|error| far_error(&what, error))?;
         Ok(Far { remote, what, tell: OnceLock::new(), lines: AtomicU32::new(0), is_lost: AtomicBool::new(false) })
@@ -279,10 +280,10 @@ const NAMING_FILES: [&str; 5] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// What the thread keeps that speaks with a remote: connections, and the files that these take; or the remote's directory.
-fn confinement(location: &Location) -> Result<Confinement, PathError> {
+/// What a thread keeps that speaks with a remote or a registry: connections, and the files that these take; or the remote's directory.
+pub(crate) fn fetching(directory: Option<&Path>) -> Result<Confinement, PathError> {
     let mut confinement = Confinement::new(Work::Fetch);
-    if let Some(directory) = location.directory() {
+    if let Some(directory) = directory {
         return confinement.granted_if_there(directory, Access::Read);
     }
     for place in OF_NETWORK {

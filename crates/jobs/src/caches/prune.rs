@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::disk_bytes;
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace};
+use crate::cache::{Cache, CacheError, CachePlace, prune_images};
 
 /// Which caches go.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,25 @@ pub struct Pruned {
     pub before: u64,
     /// Bytes on the disk afterwards.
     pub after: u64,
+    /// Whether images of registries stay because another program uses some just now.
+    pub images_in_use: bool,
+}
+
+/// The scope of an image of a registry, for users.
+pub const OF_REGISTRIES: &str = "registry";
+
+/// Removes all caches and all images of registries that `limits` name, each kind by itself; of the others, what is not needed.
+///
+/// # Errors
+/// One cannot be examined or removed.
+pub fn prune_all(limits: Limits) -> Result<Pruned, JobError> {
+    let mut pruned = prune(&super::all_places()?, limits)?;
+    let images = prune_images(limits.older_than, limits.max_size)?;
+    pruned.before += images.before;
+    pruned.after += images.after;
+    pruned.images_in_use = images.busy;
+    pruned.removed.extend(images.removed.into_iter().map(|name| (OF_REGISTRIES.to_owned(), name)));
+    Ok(pruned)
 }
 
 /// Removes the caches of `places` that `limits` name; of the others, what no generation needs.

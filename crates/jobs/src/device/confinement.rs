@@ -3,12 +3,16 @@
 use std::path::Path;
 
 use super::{Recipe, Writes};
+use crate::JobError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::path_error::PathError;
 use crate::source::Source;
 
 /// For a thread that makes a disk, and ends with that.
-pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
+///
+/// # Errors
+/// What it keeps is not there.
+pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, JobError> {
     let mut confinement = Confinement::new(Work::Plan);
     match &recipe.source {
         Source::Directory(path) | Source::File { path, .. } | Source::Oci { path, .. } => {
@@ -24,6 +28,8 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
         // Landlock knows no pipe without a name, and lets it be opened again.
         Source::Pipe(path) if path.canonicalize().is_ok() => confinement = confinement.granted(path, Access::Read)?,
         Source::Pipe(_) | Source::StandardInput | Source::Empty => {}
+        // It is fetched before: the thread makes no connection. What turns out to be damaged is removed.
+        Source::Registry(image) => confinement = confinement.granted(image.fetch()?.place(), Access::Change)?,
         Source::Cache(cache) => {
             confinement = confinement.granted_if_there(&cache.place.directory(), Access::Change)?;
         }
@@ -33,12 +39,12 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
     }
     match &recipe.writes {
         Writes::Refused => Ok(confinement),
-        Writes::ThrownAway(directory) => confinement.granted_if_there(directory, Access::Change),
-        Writes::Kept(file) if file.exists() => confinement.granted(file, Access::Change),
+        Writes::ThrownAway(directory) => Ok(confinement.granted_if_there(directory, Access::Change)?),
+        Writes::Kept(file) if file.exists() => Ok(confinement.granted(file, Access::Change)?),
         Writes::Kept(file) => {
             // It is made in its directory.
             let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            confinement.granted_if_there(directory, Access::Change)
+            Ok(confinement.granted_if_there(directory, Access::Change)?)
         }
     }
 }

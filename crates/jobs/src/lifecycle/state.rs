@@ -27,6 +27,15 @@ pub fn home() -> Option<PathBuf> {
     state.map(|state| state.join("inarch"))
 }
 
+/// The directory of what can be made or fetched again: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`, or, for root without a home,
+/// `/var/cache/inarch`. `None` for other users without a home.
+pub fn cache() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let base = base.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache")));
+    base.map(|base| base.join("inarch"))
+}
+
 /// Opens the log of mounts in `home`, creating it if necessary.
 ///
 /// # Errors

@@ -182,7 +182,7 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
     match &request.source {
         Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
         Source::File { .. } | Source::Disk { .. } => {}
-        Source::Oci { .. } => return because("a container image"),
+        Source::Oci { .. } | Source::Registry(_) => return because("a container image"),
         Source::Pipe(_) | Source::StandardInput => return because("it came through a pipe"),
         Source::Directory(_) | Source::Cache(_) | Source::Empty => return because("no plain file"),
     }

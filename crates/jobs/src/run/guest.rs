@@ -1,6 +1,6 @@
 //! Finds what a guest boots: kernel, modules and initramfs, and the cache for them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use inarch_vm::Arch;
 use inarch_vm::accel::Verdicts;
@@ -9,6 +9,7 @@ use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use super::RunError;
+use crate::lifecycle::state;
 use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 
 /// The least memory in which a guest boots, with room for a small command.
@@ -17,21 +18,12 @@ const LEAST_MEMORY: u64 = 128 << 20;
 /// The most memory by default: from 4 GiB on the guest's kernel takes 0.3 s longer to boot under TCG.
 const USUAL_MEMORY: u64 = 2 << 30;
 
-/// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
-/// directory that only root can write to, and a user has none.
-pub(crate) fn cache_directory() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let base = base.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache")));
-    base.map(|base| base.join("inarch"))
-}
-
 /// The unpacked kernels in the cache directory.
 ///
 /// A guest boots what is there. So it is none that another user could have put something into, as root's is with a user's
 /// `HOME`; and because old files are removed there, it is used by the descriptor that was checked.
 fn kernels() -> Result<Cache, Obstacle> {
-    let Some(home) = cache_directory() else { return Ok(Cache::none()) };
+    let Some(home) = state::cache() else { return Ok(Cache::none()) };
     let opened = trust::open_directory(&home, &["kernels"], Missing::MakeReadable, Owner::UserOrRoot)?;
     Ok(opened.map_or_else(Cache::none, |directory| Cache::in_open(directory, &home.join("kernels"))))
 }
@@ -57,8 +49,7 @@ pub(crate) fn find_kernel(arch: Arch, named: Option<&Path>, note: impl FnOnce(St
 
 /// What earlier runs found out about KVM.
 pub(crate) fn verdicts() -> Verdicts {
-    let trusted =
-        cache_directory().filter(|home| trust::directory(home, &[], Missing::Leave, Owner::UserOrRoot).is_ok());
+    let trusted = state::cache().filter(|home| trust::directory(home, &[], Missing::Leave, Owner::UserOrRoot).is_ok());
     trusted.map_or_else(Verdicts::none, |home| Verdicts::at(&home.join("kvm-verdicts")))
 }
 

@@ -30,7 +30,7 @@ impl Making {
         let events = duty.events.clone();
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
-            let prepared = confinement::of_plan(&recipe).map_err(JobError::from).and_then(|confinement| {
+            let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
                 // The same confinement as the server's, which reports it.
                 sandbox.enter(&confinement);
                 recipe.prepare()

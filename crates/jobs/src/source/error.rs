@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use inarch_tree::BuildError;
 
 use super::{OpenDiskError, Source};
-use crate::cache::CacheError;
+use crate::cache::{CacheError, PullError};
 use crate::path_error::PathError;
 use crate::text::shown;
 
@@ -23,6 +23,14 @@ pub enum OpenError {
     #[error("{}: {error}", shown(path))]
     Read {
         /// The source.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: inarch_format::ReadError,
+    },
+    /// The copy of an image that is kept here was damaged.
+    #[error("{}: {error}; what is damaged was removed: the same command fetches it again", shown(path))]
+    Damaged {
+        /// The image.
         path: PathBuf,
         /// What is wrong with it.
         error: inarch_format::ReadError,
@@ -46,6 +54,9 @@ pub enum OpenError {
     /// It is a cache that cannot be used.
     #[error(transparent)]
     Cache(Box<CacheError>),
+    /// It is an image of a registry that cannot be had.
+    #[error(transparent)]
+    Registry(Box<PullError>),
     /// The thread that parses it cannot be started.
     #[error("no thread can be started to read the source: {0}")]
     NoThread(io::Error),

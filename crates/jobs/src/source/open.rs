@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
 use super::{DiskPart, FileKind, OpenError, Source, Which, disk};
+use crate::cache::KeptImage;
 use crate::text::shown;
 
 /// An opened source: the part of it that was selected.
@@ -85,8 +86,12 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
 
 /// Opens a foreign source: opens its file here, and has a thread parse it that is confined to parsing.
 fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
-    let path = source.path();
-    let fail = |error| OpenError::Read { path: path.to_owned(), error };
+    let kept = match source {
+        Source::Registry(image) => Some(image.fetch()?),
+        _ => None,
+    };
+    let path = kept.map_or(source.path(), KeptImage::place);
+    let fail = |error| OpenError::Read { path: source.path().to_owned(), error };
     let cannot_open = |error| OpenError::path(path, "cannot open it", error);
     let input = match source {
         Source::StandardInput => rustix::stdio::stdin().try_clone_to_owned().map(File::from),
@@ -101,14 +106,24 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
             known = if resources.stamp { stamp_all(path)? } else { Vec::new() };
             host = host.with_layout(input.try_clone().map_err(cannot_open)?.into(), path.to_owned());
         }
+        Source::Registry(image) => {
+            let kept = image.fetch()?;
+            // Content that is named by its digest is always the same.
+            known = [kept.root.digest.to_string().as_bytes(), b"\0", image.machine().as_bytes()].concat();
+            host = host.with_layout(input.try_clone().map_err(cannot_open)?.into(), path.to_owned());
+        }
         _ => {}
     }
     let damage = damage(selection.salvage);
-    parse_asking(&host, |parsing, host| {
+    let opened = parse_asking(&host, |parsing, host| {
         let opened = match source {
             Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
             Source::Oci { reference, .. } => {
                 oci::open_file(parsing, (input, path), reference.as_deref(), host, damage).map(Opened::from)
+            }
+            Source::Registry(image) => {
+                let kept = image.fetch()?;
+                oci::open_at(parsing, (&kept.root, path), image.machine(), host, damage).map(Opened::from)
             }
             _ => open_stream(parsing, input, resources.stamp, host, damage),
         };
@@ -117,7 +132,19 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
             opened.stamp = known;
         }
         opened.select(source, selection)
-    })?
+    })?;
+    match (opened, kept) {
+        (Err(OpenError::Read { path, error }), Some(kept)) => Err(without_damage(kept, path, error)),
+        (opened, _) => opened,
+    }
+}
+
+/// Removes what of an image of a registry is damaged here, if that is why it cannot be read: then the next command fetches it again.
+fn without_damage(kept: &KeptImage, path: PathBuf, error: ReadError) -> OpenError {
+    match kept.discard_damaged() {
+        Ok(1..) => OpenError::Damaged { path, error },
+        _ => OpenError::Read { path, error },
+    }
 }
 
 /// A file system in an image, opened for reading on demand.

@@ -6,6 +6,7 @@ pub mod bare_guest;
 pub mod debian;
 pub mod listing;
 pub mod mounted;
+pub mod registry;
 pub mod s3;
 pub mod web;
 

@@ -1,0 +1,145 @@
+//! What a registry answers, before its content is here: the documents that lead to an image, one at a time.
+
+use inarch_confine::Parsing;
+use serde::Deserialize;
+
+use super::digest::Digest;
+use super::document::{Descriptor, DocumentKind, Index, Manifest, document_kind};
+use super::malformed;
+use super::select::{check_count, choose, config_of, layer_of};
+use super::store::parse;
+use crate::ReadError;
+use crate::notes::Notes;
+
+/// Content, before it is here: the image specification's descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Described {
+    /// Its type.
+    pub media_type: String,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its bytes.
+    pub size: u64,
+}
+
+impl Described {
+    /// Checks the digest.
+    pub(super) fn new(descriptor: Descriptor) -> Result<Described, ReadError> {
+        let Descriptor { media_type, digest, size, .. } = descriptor;
+        Ok(Described { digest: Digest::parse(&digest)?, media_type, size })
+    }
+}
+
+/// Where a document leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// An index leads to the image for one machine: another document.
+    Index(Described),
+    /// A manifest leads to an image's configuration and layers, lowest first.
+    Manifest {
+        /// The configuration.
+        config: Described,
+        /// The layers.
+        layers: Vec<Described>,
+    },
+}
+
+/// The types of documents that lead to images, for a request of one (`Accept`).
+pub const DOCUMENT_TYPES: [&str; 4] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+
+/// What a document says of its own type.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Shape {
+    schema_version: Option<u64>,
+    media_type: Option<String>,
+    manifests: Option<serde::de::IgnoredAny>,
+    layers: Option<serde::de::IgnoredAny>,
+}
+
+/// The type of the document in `bytes`: what came with it (`said`), or what it says itself, or what it looks like.
+///
+/// # Errors
+/// It leads to no image.
+pub fn document_type(_: Parsing, name: &str, said: &str, bytes: &[u8]) -> Result<String, ReadError> {
+    let shape: Shape = parse(name, bytes)?;
+    let said = said.split(';').next().unwrap_or_default().trim();
+    let own = shape.media_type.as_deref();
+    // One digest must not stand for two images, as one reader or another takes it (CVE-2021-41190).
+    let differs = own.is_some_and(|own| {
+        document_kind(own).is_some() && document_kind(said).is_some_and(|kind| document_kind(own) != Some(kind))
+    });
+    if differs || (shape.manifests.is_some() && shape.layers.is_some()) {
+        return Err(malformed(format!("{} is both an index and a manifest", name.escape_debug())));
+    }
+    if let Some(known) = own.into_iter().chain([said]).find(|kind| document_kind(kind).is_some()) {
+        return Ok(known.to_owned());
+    }
+    let name = name.escape_debug();
+    if shape.schema_version == Some(1) {
+        return Err(malformed(format!("{name} is in the format of Docker before 2016 (schema 1), which is not read")));
+    }
+    match (shape.manifests, shape.layers, own) {
+        (Some(_), None, None) => Ok(DOCUMENT_TYPES[0].to_owned()),
+        (None, Some(_), None) => Ok(DOCUMENT_TYPES[1].to_owned()),
+        _ => {
+            let kind = own.unwrap_or(said).escape_debug();
+            Err(malformed(format!("{name} is no container image, but '{kind}'")))
+        }
+    }
+}
+
+/// Reads a document of that type, called `name` in messages. Returns where it leads to for `machine`, an architecture as images name it, and what the user should know.
+///
+/// # Errors
+/// It makes no sense, there is no image for the machine, or there are too many layers.
+pub fn read_document(
+    _: Parsing,
+    name: &str,
+    media_type: &str,
+    bytes: &[u8],
+    machine: &str,
+) -> Result<(Document, Vec<String>), ReadError> {
+    let mut notes = Notes::default();
+    let document = match document_kind(media_type) {
+        Some(DocumentKind::Manifest) => {
+            let manifest: Manifest = parse(name, bytes)?;
+            check_count(manifest.layers.len())?;
+            let config = config_of(manifest.config, name)?;
+            let layers = manifest.layers.into_iter().map(layer_of).collect::<Result<_, _>>()?;
+            Document::Manifest { config, layers }
+        }
+        Some(DocumentKind::Index) => {
+            Document::Index(Described::new(choose(parse::<Index>(name, bytes)?.manifests, machine, &mut notes)?)?)
+        }
+        None => {
+            let kind = media_type.escape_debug();
+            return Err(malformed(format!("{} is no container image, but '{kind}'", name.escape_debug())));
+        }
+    };
+    Ok((document, notes.into_lines()))
+}
+
+/// Everything that a document leads to, for all machines: to know what of it is still needed.
+///
+/// # Errors
+/// It makes no sense.
+pub fn leads_to(_: Parsing, name: &str, media_type: &str, bytes: &[u8]) -> Result<Vec<Document>, ReadError> {
+    match document_kind(media_type) {
+        Some(DocumentKind::Index) => {
+            let index: Index = parse(name, bytes)?;
+            let of = |descriptor| Ok(Document::Index(Described::new(descriptor)?));
+            index.manifests.into_iter().map(of).collect()
+        }
+        _ => {
+            let Manifest { config, layers } = parse(name, bytes)?;
+            let layers = layers.into_iter().map(Described::new).collect::<Result<_, _>>()?;
+            Ok(vec![Document::Manifest { config: Described::new(config)?, layers }])
+        }
+    }
+}
