@@ -32,7 +32,7 @@ pub enum Command {
     Plan(crate::plan::PlanArguments),
     /// Write a tree as a file system image or an archive
     Image(Box<crate::image::ImageArguments>),
-    /// Publish a tree at a remote, such as a bucket of S3, where it is a SRC for any machine
+    /// Publish a tree at a remote (a bucket of S3...) or a registry, where it is a SRC for any machine
     Push(Box<crate::push::PushArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),

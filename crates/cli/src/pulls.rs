@@ -17,7 +17,7 @@ pub fn tell(event: &PullEvent) {
         }
         PullEvent::Fetching { .. } => {}
         PullEvent::Kept { name, reason, asked } => {
-            complain(format_args!("{name}: {reason}; the copy of {} is used", ago(*asked)));
+            complain(format_args!("{name}: {reason}; the copy here is used (checked: {})", ago(*asked)));
         }
     }
 }

@@ -45,8 +45,8 @@ pub struct PushArguments {
 #[derive(Args, Debug, PartialEq)]
 #[command(next_help_heading = "Container images")]
 pub struct ImageArguments {
-    /// Compress the image's layer so
-    #[arg(long, value_name = "ALG", value_enum, default_value_t)]
+    /// Compress the image's layer by gzip (which every program reads), by zstd (faster), or not (none)
+    #[arg(long, value_name = "ALG", value_enum, default_value_t, hide_possible_values = true)]
     pub compress: Compress,
 
     /// The architecture that the image is for; by default that of a source that is a container image, else this machine's

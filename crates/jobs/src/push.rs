@@ -153,7 +153,7 @@ pub fn push(request: &PushRequest) -> Result<PushedImage, JobError> {
     let fail = |error| PushError::Registry { name: request.name.to_string(), error };
     let confinement = fetching(None)?;
     let found = credentials::find(&request.name);
-    let registry = Registry::start(&request.name, found, Limits::default(), move || drop(confinement.enter()));
+    let registry = Registry::start(&request.name, found, true, Limits::default(), move || drop(confinement.enter()));
     let registry = registry.map_err(fail)?;
     let layer_digest = layer.digest.to_string();
     let had_layer = registry.has_blob(&layer_digest).map_err(fail)?;

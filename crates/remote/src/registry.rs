@@ -9,6 +9,7 @@
 //! A server is not trusted: every answer has a limit of bytes and of time, redirections are counted and never lead from TLS to plain HTTP, and
 //! credentials go to the registry and to the service that it names for tokens, and to nobody else.
 
+mod authorities;
 mod challenge;
 pub mod credentials;
 mod error;
@@ -60,17 +61,19 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Starts the thread. It calls `enter` first, which may confine it. It makes no connection before the first request.
+    /// Starts the thread. It calls `enter` first, which may confine it. It makes no connection before the first request. `puts`: something will be put
+    /// there, and tokens must permit that.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start(
         name: &ImageName,
         credentials: FoundCredentials,
+        puts: bool,
         limits: Limits,
         enter: impl FnOnce() + Send + 'static,
     ) -> Result<Registry, RegistryError> {
-        let session = Arc::new(Session::new(name, credentials, limits));
+        let session = Arc::new(Session::new(name, credentials, puts, limits));
         Ok(Registry { session, worker: Worker::start(enter)?, limits })
     }
 

@@ -125,7 +125,10 @@ fn what_another_program_pushed_is_a_tree_like_its_layout() {
     assert_eq!(stderr(&output), "");
     let output = scene.good(&["plan", &name]);
     let line = stderr(&output);
-    assert!(line.contains("the connection with the registry fails") && line.contains("ago is used"), "{line}");
+    assert!(
+        line.contains("the connection with the registry fails") && line.contains("the copy here is used"),
+        "{line}"
+    );
     assert_eq!(line.lines().count(), 1, "{line}");
     let output = scene.inarch(&["plan", &format!("{name}x")]);
     assert_one_line(&output, &["the connection with the registry fails"]);
@@ -359,9 +362,46 @@ fn a_token_is_had_of_the_service_that_the_registry_names() {
         let _ = fs::remove_dir_all(scene.at("cache"));
         scene.good(&["plan", &name]);
     }
+    // What is pushed takes a token that permits it from the beginning.
+    let before = server.requests().len();
+    scene.host("mkdir tree; echo x > tree/x");
+    scene.good(&["push", "tree", &name]);
+    let asked = server.requests().into_iter().skip(before).filter(|request| request.contains("/token"));
+    let asked: Vec<_> = asked.collect();
+    assert!(!asked.is_empty() && asked.iter().all(|request| request.starts_with("POST ")), "{asked:?}");
+    assert!(
+        server.bodies().iter().any(|body| body.contains("scope=repository%3Aapp%3Apull%2Cpush")),
+        "{:?}",
+        server.bodies()
+    );
     // One token is enough for all requests.
     let tokens = server.requests().iter().filter(|request| request.contains("/token")).count();
-    assert_eq!(tokens, 3, "{:?}", server.requests());
+    assert_eq!(tokens, 4, "{:?}", server.requests());
+}
+
+#[test]
+fn a_registry_has_tls_by_an_authority_that_is_trusted() {
+    let scene = Scene::new();
+    let registry = Registry::of_tls(&scene.at("registry"));
+    scene.host("mkdir tree; seq 100000 > tree/x");
+    let name = registry.name("app");
+    let output = scene.inarch(&["push", "tree", &name]);
+    assert_one_line(&output, &["the connection with the registry fails", "certificate"]);
+    let authority = scene.at("home/.config/containers/certs.d").join(&registry.host);
+    fs::create_dir_all(&authority).unwrap();
+    fs::copy(scene.at("registry/ca.crt"), authority.join("ca.crt")).unwrap();
+    scene.good(&["push", "tree", &name]);
+    assert!(scene.tar(&name) == scene.tar("tree"));
+    // By another name, the variable says which authorities are trusted.
+    let name = name.replace("127.0.0.1", "localhost");
+    assert_one_line(&scene.inarch(&["plan", &name]), &["certificate"]);
+    let output = scene.command(&["plan", &name]).env("SSL_CERT_FILE", scene.at("registry/ca.crt")).output().unwrap();
+    assert_status(&output, 0);
+    // Without TLS it says nothing of use.
+    let output = scene.inarch(&["plan", &name.replace("docker://", "docker+http://")]);
+    assert_one_line(&output, &["the registry answers 400"]);
+    fs::write(authority.join("ca.crt"), "-----BEGIN CERTIFICATE-----\n????\n-----END CERTIFICATE-----\n").unwrap();
+    assert_one_line(&scene.inarch(&["plan", &registry.name("app")]), &["ca.crt: "]);
 }
 
 #[test]

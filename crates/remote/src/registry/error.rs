@@ -28,6 +28,9 @@ pub enum RegistryError {
         /// What it says.
         said: String,
     },
+    /// A certificate authority of this machine cannot be used.
+    #[error("{0}")]
+    Authority(String),
     /// It answers what the protocol does not have.
     #[error("the registry makes no sense: {0}")]
     Nonsense(String),
@@ -62,6 +65,9 @@ pub enum RegistryError {
     Ended,
 }
 
+/// The status with which a registry asks to come back later.
+const TOO_MANY_REQUESTS: u16 = 429;
+
 /// The most characters of a message that others made.
 const MOST_TEXT: usize = 300;
 
@@ -95,7 +101,11 @@ impl RegistryError {
 
     /// Whether the registry does not answer: then a copy that was kept may do.
     pub fn is_out_of_reach(&self) -> bool {
-        matches!(self, RegistryError::Unreachable(_) | RegistryError::Trouble { .. } | RegistryError::TimeOut(_))
+        match self {
+            RegistryError::Unreachable(_) | RegistryError::TimeOut(_) => true,
+            RegistryError::Trouble { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
+            _ => false,
+        }
     }
 
     /// Whether the same request may succeed a moment later.

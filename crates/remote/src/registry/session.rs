@@ -5,9 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode, Url};
 use tokio::sync::{Mutex, OnceCell, mpsc};
 
+use super::authorities::{self, Authority};
 use super::challenge::{Challenge, challenge, message, token_of};
 use super::credentials::{Credentials, Found};
 use super::error::plain;
@@ -28,6 +29,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Session {
     name: ImageName,
     found: Found,
+    authorities: Vec<Authority>,
+    /// Whether something will be put.
+    puts: bool,
     pub(super) limits: Limits,
     base: OnceCell<Base>,
     permit: Mutex<Option<Permit>>,
@@ -76,8 +80,10 @@ impl Plain {
 }
 
 impl Session {
-    pub fn new(name: &ImageName, found: Found, limits: Limits) -> Session {
-        Session { name: name.clone(), found, limits, base: OnceCell::new(), permit: Mutex::new(None) }
+    /// Reads the authorities of the registry, which the thread that speaks with it may not.
+    pub fn new(name: &ImageName, found: Found, puts: bool, limits: Limits) -> Session {
+        let (name, authorities) = (name.clone(), authorities::find(name));
+        Session { name, found, authorities, puts, limits, base: OnceCell::new(), permit: Mutex::new(None) }
     }
 
     fn plain(&self) -> Plain {
@@ -93,29 +99,42 @@ impl Session {
         let open = async || {
             // A program that embeds this may have installed another one.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            let plain = self.plain();
+            let plain_allowed = self.plain();
             let follow = Policy::custom(move |attempt| {
                 if attempt.previous().len() > REDIRECTIONS {
                     return attempt.error(format!("it redirects more than {REDIRECTIONS} times"));
                 }
-                if !plain.permits(attempt.url()) {
+                if !plain_allowed.permits(attempt.url()) {
                     return attempt.error("it redirects to an address without TLS");
                 }
                 attempt.follow()
             });
-            let client = Client::builder()
+            let mut builder = Client::builder()
                 .user_agent(concat!("inarch/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(self.limits.connect)
                 .read_timeout(self.limits.silence)
-                .redirect(follow)
-                .build()
-                .map_err(|error| RegistryError::of_http(&error))?;
+                .redirect(follow);
+            for Authority { path, pem } in &self.authorities {
+                let wrong = |error| RegistryError::Authority(plain(&format!("{}: {error}", path.display())));
+                builder = builder.tls_certs_merge(Certificate::from_pem_bundle(pem).map_err(wrong)?);
+            }
+            if plain_allowed == Plain::Loopback {
+                // No program asks a proxy for what is on its own machine.
+                builder = builder.no_proxy();
+            }
+            let client = builder.build().map_err(|error| RegistryError::of_http(&error))?;
             let at = |scheme: &str| format!("{scheme}://{}", self.name.host());
-            let url = match plain {
+            let url = match plain_allowed {
                 Plain::Never => at("https"),
                 Plain::Always => at("http"),
                 Plain::Loopback => match client.get(format!("{}/v2/", at("https"))).send().await {
-                    Err(error) if error.is_connect() => at("http"),
+                    // It has TLS, by a certificate that is not trusted: without TLS it would answer nothing of use.
+                    Err(error) if error.is_connect() => match RegistryError::of_http(&error) {
+                        RegistryError::Unreachable(why) if why.contains("certificate") => {
+                            return Err(RegistryError::Unreachable(why));
+                        }
+                        _ => at("http"),
+                    },
                     _ => at("https"),
                 },
             };
@@ -185,7 +204,11 @@ impl Session {
                 Permit::Basic { user: user.clone(), password: password.clone() }
             }
             (Challenge::Basic, _) => return Ok(false),
-            (Challenge::Bearer { realm, service, scope }, credentials) => {
+            (Challenge::Bearer { realm, service, mut scope }, credentials) => {
+                if self.puts {
+                    // Some registries say no more than 403 to a token that permits to pull.
+                    scope = Some(format!("repository:{}:pull,push", self.name.repository()));
+                }
                 Permit::Token(self.token(base, (&realm, service, scope), credentials.as_ref()).await?)
             }
         };

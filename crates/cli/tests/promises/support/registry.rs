@@ -38,7 +38,24 @@ impl Registry {
         Registry::start(place, &format!("auth: {{ htpasswd: {{ realm: tests, path: {} }} }}\n", file.display()))
     }
 
+    /// The same with TLS, whose authority is `PLACE/ca.crt`.
+    pub fn of_tls(place: &Path) -> Registry {
+        fs::create_dir_all(place).unwrap();
+        let make = "exec 2>&1; new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+            openssl req -x509 $new -keyout ca.key -out ca.crt -days 3650 -subj /CN=ca
+            openssl req $new -keyout key.pem -out request.pem -subj /CN=tests
+            echo subjectAltName=IP:127.0.0.1,DNS:localhost > extensions
+            openssl x509 -req -in request.pem -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 -extfile extensions -out cert.pem";
+        super::host("sh", &["-ec", make], place);
+        let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
+        Registry::start_with(place, &format!("tls: {{ certificate: {}, key: {} }}", cert.display(), key.display()), "")
+    }
+
     fn start(place: &Path, more: &str) -> Registry {
+        Registry::start_with(place, "", more)
+    }
+
+    fn start_with(place: &Path, of_http: &str, more: &str) -> Registry {
         fs::create_dir_all(place).unwrap();
         // Another program may take the port in between; then the next one is tried.
         for _ in 0..10 {
@@ -48,7 +65,7 @@ impl Registry {
             let config = place.join("config.yml");
             let text = format!(
                 "version: 0.1\nlog: {{ level: error }}\nstorage: {{ filesystem: {{ rootdirectory: {} }}, delete: {{ enabled: true }} }}\n\
-                 http: {{ addr: '{host}' }}\n{more}",
+                 http:\n  addr: '{host}'\n  {of_http}\n{more}",
                 place.join("data").display()
             );
             fs::write(&config, text).unwrap();
@@ -183,6 +200,13 @@ impl Server {
     /// The requests so far, as `METHOD PATH`.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|request| format!("{} {}", request.method, request.path)).collect()
+    }
+
+    /// The bodies of the requests so far that have few bytes.
+    pub fn bodies(&self) -> Vec<String> {
+        let requests = self.requests.lock().unwrap();
+        let small = requests.iter().filter(|request| request.body.len() < 4096);
+        small.map(|request| String::from_utf8_lossy(&request.body).into_owned()).collect()
     }
 
     /// Whether any request had this header.

@@ -142,7 +142,7 @@ impl Pull<'_> {
             let found = credentials::find(self.name);
             let enter = move || drop(confinement.enter());
             let registry =
-                Registry::start(self.name, found, Limits::default(), enter).map_err(|error| self.fail(error))?;
+                Registry::start(self.name, found, false, Limits::default(), enter).map_err(|error| self.fail(error))?;
             let _ = self.registry.set(registry);
         }
         self.registry.get().ok_or_else(|| self.fail(RegistryError::Ended))
@@ -170,8 +170,12 @@ impl Pull<'_> {
         if let Pick::Digest(digest) = self.name.pick() {
             return Ok(*digest == known.digest.to_string());
         }
-        let said = self.registry()?.digest(self.name.reference(), &DOCUMENT_TYPES);
-        Ok(said.map_err(|error| self.fail(error))? == Some(known.digest.to_string()))
+        match self.registry()?.digest(self.name.reference(), &DOCUMENT_TYPES) {
+            Ok(said) => Ok(said == Some(known.digest.to_string())),
+            // A registry need not answer this question.
+            Err(error @ RegistryError::Trouble { .. }) if !error.is_out_of_reach() => Ok(false),
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
     /// Whether all of an image is here.
