@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo example-riscv64 test check lint bench soak setup setup-test setup-bench setup-soak setup-example install uninstall clean
+.PHONY: all demo example-riscv64 example-fleet check-fleet test check lint bench soak setup setup-test setup-bench setup-soak setup-example setup-fleet install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -15,6 +15,14 @@ demo: all
 # A project is cross-compiled here, and tested in RISC-V guests.
 example-riscv64: setup-example all
 	INARCH=$(abspath $(inarch)) examples/riscv64/run
+
+# A test suite is cut into shards, each in a guest of its own, by a Slurm of this machine alone (FLEET=local: without a scheduler).
+example-fleet: setup-fleet all
+	INARCH=$(abspath $(inarch)) examples/fleet/run
+
+# That a broken shard is named, in each way that shards break.
+check-fleet: setup-fleet all
+	INARCH=$(abspath $(inarch)) examples/fleet/check
 
 # Mounts of tests are in a mount namespace of their own, and unmounts reach the servers that another test started meanwhile, as
 # systemd arranges it for the whole machine.
@@ -61,6 +69,9 @@ setup:
 
 setup-example:
 	@scripts/setup run example
+
+setup-fleet:
+	@scripts/setup run fleet
 
 setup-test:
 	@scripts/setup run test
