@@ -3,6 +3,7 @@
 mod lines;
 pub mod time;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::OnceLock;
@@ -23,11 +24,21 @@ pub fn say(line: impl Display) {
         false => "inarch".to_owned(),
     };
     // At once, for others may write to the same file.
-    let line = format!("{who}: {line}\n").into_bytes();
+    let line = format!("{who}: {}\n", plain(&line.to_string())).into_bytes();
     match WRITER.get() {
         Some(writer) => writer.write(line),
         None => drop(std::io::stderr().write_all(&line)),
     }
+}
+
+/// A text without what changes a terminal: many texts quote what others wrote, such as a project's file.
+fn plain(text: &str) -> Cow<'_, str> {
+    let is_wrong = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_wrong) {
+        return text.into();
+    }
+    let escaped = |c: char| if is_wrong(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect::<String>().into()
 }
 
 /// Writes lines without waiting for a reader.

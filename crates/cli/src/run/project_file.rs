@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
 use clap::parser::ValueSource;
@@ -89,6 +89,11 @@ impl Applied<'_> {
                 let root = first();
                 let is_word = root == "host" || root == "none";
                 self.arguments.root = if is_word { root.into() } else { self.placed(root.as_ref(), false)? };
+                let root = self.arguments.root.as_bytes();
+                let path = Path::new(OsStr::from_bytes(root.strip_prefix(b"oci:").unwrap_or(root)));
+                if !is_word && !self.is_inside(path) {
+                    self.gives.push(format!("{} as its root", shown(Path::new(&self.arguments.root))));
+                }
             }
             "read-only" if is_free("ro") && !self.arguments.rw => self.arguments.ro = is_on,
             "trees" => self.arguments.tree = self.trees(values, false)?,
@@ -256,16 +261,14 @@ impl Applied<'_> {
 
     /// Whether a path is in the file's directory.
     fn is_inside(&self, path: &Path) -> bool {
-        let [path, directory] =
-            [path, self.directory].map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
-        path.starts_with(directory)
+        let [path, directory] = [path, self.directory].map(real);
+        path.zip(directory).is_some_and(|(path, directory)| path.starts_with(directory))
     }
 
     /// Fails unless a path is below the file's directory, and not git's, which executes what it finds there.
     fn below(&self, path: &Path) -> anyhow::Result<()> {
-        let [real, directory] =
-            [path, self.directory].map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
-        let below = real.strip_prefix(&directory).ok().filter(|below| below.components().next().is_some());
+        let (path_s, directory) = (real(path).unwrap_or_default(), real(self.directory).unwrap_or_default());
+        let below = path_s.strip_prefix(&directory).ok().filter(|below| below.components().next().is_some());
         let is_git_s = below.is_some_and(|below| below.components().any(|name| name.as_os_str() == ".git"));
         anyhow::ensure!(
             below.is_some() && !is_git_s,
@@ -274,6 +277,12 @@ impl Applied<'_> {
         );
         Ok(())
     }
+}
+
+/// Where a path leads; for one that is not there the path itself, unless it could lead up from what is not there.
+fn real(path: &Path) -> Option<PathBuf> {
+    let leads_up = || path.components().any(|part| part == Component::ParentDir);
+    path.canonicalize().ok().or_else(|| (!leads_up()).then(|| path.to_owned()))
 }
 
 fn prepend<T: for<'a> From<&'a str>>(all: &mut Vec<T>, values: &[String]) {
@@ -318,6 +327,22 @@ mod tests {
         }
         gives.iter_mut().for_each(|give| *give = give.replace(&top, "DIR"));
         Ok((arguments, gives))
+    }
+
+    #[test]
+    fn a_root_outside_is_told() {
+        for (root, told) in [
+            ("host", vec![]),
+            ("none", vec![]),
+            ("out", vec![]),
+            ("oci:out:app", vec![]),
+            ("/etc", vec!["/etc as its root"]),
+            ("..", vec!["DIR/.. as its root"]),
+            ("oci:../x:app", vec!["oci:DIR/../x:app as its root"]),
+            ("cache:user/x", vec!["cache:user/x as its root"]),
+        ] {
+            assert_eq!(applied(&[], &format!("root = \"{root}\"")).unwrap().1, told, "{root}");
+        }
     }
 
     #[test]
@@ -386,6 +411,7 @@ mod tests {
             ("trees = [\"out/..:/up,rw\"]", "below its own directory"),
             ("trees = [\"out/.git:/up,rw\"]", "not to .git"),
             ("disks = [\"/dev/sda\"]", "below its own directory"),
+            ("volumes = [\"none/../../x:/x\"]", "below its own directory only"),
             ("caches = [\"npm,scope=user\"]", "add ro"),
             ("caches = [\"npm,scope=team\"]", "add ro"),
             ("caches = [\"npm,scope=branch:main\"]", "npm,scope=branch:main"),

@@ -34,8 +34,12 @@ impl Project {
     }
 
     fn run_in(&self, directory: &Path, words: &[&str]) -> Output {
+        self.inarch_in(directory, &[&["run", "--accel", "tcg"], words].concat())
+    }
+
+    fn inarch_in(&self, directory: &Path, words: &[&str]) -> Output {
         Command::new(INARCH)
-            .args([&["run", "--accel", "tcg"], words].concat())
+            .args(words)
             .current_dir(directory)
             .env("XDG_STATE_HOME", self.at("state"))
             .env("PATH", programs())
@@ -137,4 +141,34 @@ fn the_machine_is_as_the_file_and_the_line_say() {
         "{machine}"
     );
     assert_eq!(told, "");
+}
+
+#[test]
+fn what_a_projects_file_says_does_nothing_to_a_terminal() {
+    for text in ["caches = [\"a\\u001b[31mX\"]", "\"\\u001b[31mX\" = 1", "volumes = [\"\\u001b[31mX\"]"] {
+        let output = Project::new(&format!("[run]\n{text}\n")).run(&["--dry-run", "true"]);
+        assert_status(&output, 125);
+        assert_one_line(&output, &["\\u{1b}[31mX"]);
+        let line = stderr(&output);
+        assert!(line.contains("\\u{1b}[31mX") && !line.contains('\u{1b}'), "{line}");
+    }
+}
+
+#[test]
+fn another_user_does_not_put_projects_together() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to make another user's directory");
+        return;
+    }
+    let project = Project::new("");
+    for name in ["common/a", "common/b", "common/.git"] {
+        fs::create_dir_all(project.at(name)).unwrap();
+    }
+    let scope = || {
+        let output = project.inarch_in(&project.at("common/a"), &["cache", "show", "own"]);
+        stderr(&output)
+    };
+    assert!(scope().contains("/common'"), "{}", scope());
+    chown(project.at("common/.git"), Some(4242), None).unwrap();
+    assert!(scope().contains("/common/a'"), "{}", scope());
 }

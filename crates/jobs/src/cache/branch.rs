@@ -2,9 +2,12 @@
 //!
 //! No git is run: its configuration could name programs. gitrepository-layout(5) describes the files.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::CacheError;
 
@@ -81,7 +84,12 @@ fn branch(text: &str, below: &str) -> Option<String> {
 
 fn read(path: &Path, longest: u64) -> Option<String> {
     let mut text = String::new();
-    let read = File::open(path).ok()?.take(longest).read_to_string(&mut text);
+    // A FIFO in its place would block for ever.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let read = file.take(longest).read_to_string(&mut text);
     read.is_ok().then_some(text)
 }
 
@@ -114,6 +122,10 @@ mod tests {
         fs::write(at("p/.git/worktrees/w/HEAD"), "ref: refs/heads/two\n").unwrap();
         fs::write(at("p/.git/worktrees/w/commondir"), "../..\n").unwrap();
         assert_eq!(of("w"), (Some("two".to_owned()), Some("trunk".to_owned())));
+        // What would block.
+        fs::create_dir_all(at("q/.git")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("q/.git/HEAD"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(of("q"), (None, None));
         // No branch.
         for head in ["0123456789\n", "ref: refs/heads/.invalid\n", "ref: refs/heads/\n", "ref: refs/heads/a\u{7}\n", ""]
         {

@@ -76,6 +76,14 @@ pub enum CacheError {
         /// Why not.
         reason: String,
     },
+    /// A remote's pack has other files than what is here says.
+    #[error("the remote's pack {pack} has other files than the pack of this name that is here: {reason}")]
+    Conflict {
+        /// The pack.
+        pack: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A URL is none of a remote.
     #[error(transparent)]
     Location(#[from] inarch_remote::LocationError),

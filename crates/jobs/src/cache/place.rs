@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::CacheError;
@@ -170,7 +171,16 @@ fn noted(project: &Path, branch: &str) -> Vec<u8> {
 
 /// The project's directory; `directory` must be canonical.
 fn project(directory: &Path) -> &Path {
-    let with = |name: &str| directory.ancestors().find(|path| path.join(name).exists());
+    // In a directory such as `/tmp` anybody can make one, and so put projects of others together.
+    let is_theirs = |path: &Path, name: &str| {
+        let owner = |path: &Path| fs::symlink_metadata(path).map(|metadata| metadata.uid());
+        let user = rustix::process::geteuid().as_raw();
+        match (owner(&path.join(name)), owner(path)) {
+            (Ok(owner), Ok(of_directory)) => [user, 0, of_directory].contains(&owner),
+            _ => false,
+        }
+    };
+    let with = |name: &str| directory.ancestors().find(|path| path.join(name).exists() && is_theirs(path, name));
     with(".git").or_else(|| with(PROJECT_FILE)).unwrap_or(directory)
 }
 

@@ -322,6 +322,11 @@ impl Locked<'_> {
         }
         let body = Body { number, time, made_by: made_by.to_owned(), packs: Vec::new() };
         let generation = self.put_together(with_names(body, next, &current.generation.lists))?;
+        // A remote names its packs, perhaps as another one does. A generation in which they lie over each other could not be read.
+        for (name, number) in generation.body.packs.iter().zip(0..).filter(|(name, _)| lazy::is_name(name)) {
+            Chunks::of(&generation, number)
+                .map_err(|damage| CacheError::Conflict { pack: name.clone(), reason: damage.to_string() })?;
+        }
         sync_directory(&cache.dir.join(PACKS))?;
         let path = cache.dir.join(GENERATIONS).join(&name);
         let mut new = NewFile::create(&path, || {})?;

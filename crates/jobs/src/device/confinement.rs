@@ -30,7 +30,9 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, JobError> {
         Source::Pipe(_) | Source::StandardInput | Source::Empty => {}
         // It is fetched before: the thread makes no connection. What turns out to be damaged is removed.
         Source::Registry(image) => confinement = confinement.granted(image.fetch()?.place(), Access::Change)?,
+        // Its generation is taken before: the thread does not change the cache's files.
         Source::Cache(cache) => {
+            cache.take()?;
             confinement = confinement.granted_if_there(&cache.place.directory(), Access::Change)?;
         }
     }

@@ -61,13 +61,23 @@ impl CacheSource {
         self.opened.get().map(|(snapshot, _)| snapshot)
     }
 
-    /// Opens the current generation. What is opened first stays.
-    pub(super) fn open(&self, selection: &Selection) -> Result<Opened, OpenError> {
+    /// Takes the current generation, of a remote what is newest there. That changes files of the cache, which a thread that is confined to making a
+    /// disk cannot. What is taken first stays.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be had.
+    pub(crate) fn take(&self) -> Result<(), OpenError> {
         if self.opened.get().is_none() {
             let (snapshot, absent) = self.read().map_err(|error| OpenError::Cache(Box::new(error)))?;
             // Another thread may have opened it meanwhile.
             let _ = self.opened.set((Arc::new(snapshot), absent));
         }
+        Ok(())
+    }
+
+    /// Opens the current generation. What is opened first stays.
+    pub(super) fn open(&self, selection: &Selection) -> Result<Opened, OpenError> {
+        self.take()?;
         let (snapshot, absent) = self.opened.get().ok_or(OpenError::NoThread(std::io::ErrorKind::Other.into()))?;
         let (tree, content) = (Arc::clone(&snapshot.generation.tree), snapshot.content());
         let mut opened = Opened::of(tree, content);
