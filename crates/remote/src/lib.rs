@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod connector;
 mod directory;
 mod error;
 mod location;

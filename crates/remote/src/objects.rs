@@ -16,6 +16,7 @@ use object_store::{
     RetryConfig, UpdateVersion,
 };
 
+use crate::connector::{Connector, Redirects};
 use crate::location::{Location, Store};
 use crate::{Found, Limits, RemoteError, Version};
 
@@ -26,9 +27,8 @@ pub(crate) type Objects = Arc<dyn ObjectStore>;
 pub(crate) fn open(location: &Location, limits: &Limits) -> Result<Objects, RemoteError> {
     // A program that embeds this may have installed another one.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let connector = |redirects| Connector::new(limits, redirects);
     let options = ClientOptions::new()
-        .with_connect_timeout(limits.connect)
-        .with_read_timeout(limits.silence)
         // Each request has a limit of its own.
         .with_timeout_disabled()
         .with_allow_http(matches!(&location.store, Store::Web { scheme: "http", .. }));
@@ -49,23 +49,30 @@ pub(crate) fn open(location: &Location, limits: &Limits) -> Result<Objects, Remo
             let builder = AmazonS3Builder::from_env()
                 .with_bucket_name(bucket)
                 .with_client_options(options.with_allow_http(allows));
-            builder.with_retry(retry).build().map(|store| Arc::new(store) as Objects)
+            builder
+                .with_http_connector(connector(Redirects::Never))
+                .with_retry(retry)
+                .build()
+                .map(|store| Arc::new(store) as Objects)
         }
         Store::Google(bucket) => GoogleCloudStorageBuilder::from_env()
             .with_bucket_name(bucket)
             .with_client_options(options)
+            .with_http_connector(connector(Redirects::Never))
             .with_retry(retry)
             .build()
             .map(|store| Arc::new(store) as Objects),
         Store::Azure(container) => MicrosoftAzureBuilder::from_env()
             .with_container_name(container)
             .with_client_options(options)
+            .with_http_connector(connector(Redirects::Never))
             .with_retry(retry)
             .build()
             .map(|store| Arc::new(store) as Objects),
         Store::Web { scheme, host } => HttpBuilder::new()
             .with_url(format!("{scheme}://{host}"))
             .with_client_options(options)
+            .with_http_connector(connector(Redirects::Few))
             .with_retry(retry)
             .build()
             .map(|store| Arc::new(store) as Objects),

@@ -415,6 +415,30 @@ fn buckets_of_s3_are_remotes() {
 }
 
 #[test]
+fn a_bucket_that_redirects_gives_no_credentials_away() {
+    let scene = Scene::new();
+    scene.pushed("one", "files", 0..3);
+    let (web, other) = (Web::of(&scene.at("remote")), Web::of(&scene.at("remote")));
+    let port = other.url.rsplit(':').next().unwrap().parse().unwrap();
+    web.fail(Fault::Elsewhere(port), "/");
+    let variables = [
+        ("AWS_ENDPOINT", &web.url[..]),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_SESSION_TOKEN", "token"),
+    ];
+    let words = ["cache", "pull", "own", "s3://bucket/caches", "--scope", "team"];
+    let output = scene.command("two", &words).envs(variables).output().unwrap();
+    assert_one_line(&output, &["s3://bucket/caches", "307"]);
+    assert_eq!(other.requests(), 0);
+    // A web server gets no credentials, and may send its clients elsewhere.
+    scene.good("two", &["cache", "pull", "own", &web.url, "--scope", "team"]);
+    assert_ne!(other.requests(), 0);
+}
+
+#[test]
 fn a_url_that_is_none_gets_one_line() {
     let scene = Scene::new();
     for url in ["ftp://x/y", "s3://b/../x", "http://example.com/x", "nothing", "file://relative"] {

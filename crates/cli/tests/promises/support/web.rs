@@ -30,6 +30,8 @@ pub enum Fault {
     Endless,
     /// It knows no ranges: it sends all.
     Whole,
+    /// It sends the client to the server with this port.
+    Elsewhere(u16),
 }
 
 /// The server.
@@ -43,6 +45,7 @@ struct State {
     fault: Mutex<(Fault, String)>,
     /// Bytes of bodies.
     sent: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Web {
@@ -53,6 +56,7 @@ impl Web {
             root: root.to_owned(),
             fault: Mutex::new((Fault::None, String::new())),
             sent: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         });
         let shared = Arc::clone(&state);
         thread::spawn(move || {
@@ -68,6 +72,11 @@ impl Web {
     /// From now on it does this with objects whose path contains `name`.
     pub fn fail(&self, fault: Fault, name: &str) {
         *self.state.fault.lock().unwrap() = (fault, name.to_owned());
+    }
+
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.state.requests.load(Ordering::Relaxed)
     }
 
     /// How many bytes of objects were sent since the last call.
@@ -108,6 +117,7 @@ impl State {
         path: &str,
         range: Option<(u64, u64)>,
     ) -> std::io::Result<()> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let (fault, name) = self.fault.lock().unwrap().clone();
         let fault = if path.contains(&name) { fault } else { Fault::None };
         match fault {
@@ -116,6 +126,10 @@ impl State {
             }
             Fault::Gone => return stream.shutdown(std::net::Shutdown::Both),
             Fault::Slow(time) => thread::sleep(time),
+            Fault::Elsewhere(port) => {
+                let head = "HTTP/1.1 307 Elsewhere\r\nContent-Length: 0\r\n";
+                return write!(stream, "{head}Location: http://127.0.0.1:{port}{path}\r\n\r\n");
+            }
             _ => {}
         }
         let Ok(bytes) = fs::read(self.root.join(path.trim_start_matches('/'))) else {
