@@ -136,10 +136,15 @@ fn list(json: bool) -> anyhow::Result<()> {
         complain("there are no caches; inarch run --cache NAME makes one ('inarch cache tools' lists names)");
         return Ok(());
     }
+    reports.iter().filter_map(|report| report.damage.as_ref()).for_each(complain);
     let mut rows = vec![["NAME", "FILES", "SIZE", "ON DISK", "USED", "SCOPE"].map(str::to_owned).to_vec()];
     rows.extend(reports.iter().map(|report| {
-        let CacheReport { name, files, bytes, stored, used, scope, .. } = report;
-        vec![name.clone(), files.to_string(), show(*bytes), show(*stored), ago(*used), scope.clone()]
+        let CacheReport { name, files, bytes, stored, used, scope, damage, .. } = report;
+        let (files, bytes) = match damage {
+            None => (files.to_string(), show(*bytes)),
+            Some(_) => ("damaged".to_owned(), "-".to_owned()),
+        };
+        vec![name.clone(), files, bytes, show(*stored), ago(*used), scope.clone()]
     }));
     rows.extend(images.iter().map(|image| {
         let [name, none] = [&image.name[..], "-"].map(str::to_owned);
@@ -150,7 +155,8 @@ fn list(json: bool) -> anyhow::Result<()> {
 
 /// What is known of one, a line each.
 fn page(report: &CacheReport) -> String {
-    let CacheReport { name, scope, generation, files, bytes, stored, published, used, made_by, directory } = report;
+    let CacheReport { name, scope, generation, files, bytes, stored, published, used, made_by, directory, damage: _ } =
+        report;
     let rows: Vec<Vec<String>> = [
         ("name", name.clone()),
         ("scope", scope.clone()),
@@ -223,6 +229,7 @@ fn prune(limits: Limits, json: bool) -> anyhow::Result<()> {
     for (scope, name) in &pruned.removed {
         answer(format!("removed {name} of {scope}\n"))?;
     }
+    pruned.damaged.iter().for_each(complain);
     if pruned.images_in_use {
         complain("images of registries stay: another program fetches one or has one open");
     }

@@ -57,14 +57,23 @@ pub struct CacheReport {
     pub made_by: String,
     /// Its directory.
     pub directory: String,
+    /// What is wrong with it; then its generation, files and their bytes are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 /// All caches of this user, by scope and name.
 ///
 /// # Errors
-/// They cannot be listed, or one is damaged.
+/// They cannot be listed.
 pub fn list() -> Result<Vec<CacheReport>, JobError> {
-    Ok(all(&home()?)?.iter().map(report).collect::<Result<_, _>>()?)
+    let report_anyway = |place: &CachePlace| {
+        report(place).or_else(|error| match error {
+            CacheError::Damaged { .. } => of_damaged(place, &error),
+            error => Err(error),
+        })
+    };
+    Ok(all(&home()?)?.iter().map(report_anyway).collect::<Result<_, _>>()?)
 }
 
 /// The places of all caches of this user.
@@ -88,21 +97,37 @@ fn report(place: &CachePlace) -> Result<CacheReport, CacheError> {
     let Snapshot { generation, .. } = &cache.snapshot()?;
     let (files, bytes) = generation.totals();
     Ok(CacheReport {
-        name: place.name.clone(),
-        scope: place.scope.to_string(),
         generation: generation.body.number,
         files,
         bytes,
-        stored: disk_bytes(cache.dir()),
         published: generation.body.time,
-        used: cache
-            .used()
-            .unwrap_or(SystemTime::UNIX_EPOCH)
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |t| t.as_secs()),
         made_by: generation.body.made_by.clone(),
-        directory: cache.dir().to_string_lossy().into_owned(),
+        ..of_directory(place, &cache)
     })
+}
+
+/// What is known of a cache whose generation cannot be read.
+fn of_damaged(place: &CachePlace, damage: &CacheError) -> Result<CacheReport, CacheError> {
+    let known = of_directory(place, &Cache::existing(place)?);
+    Ok(CacheReport { damage: Some(damage.to_string()), ..known })
+}
+
+/// What its directory tells.
+fn of_directory(place: &CachePlace, cache: &Cache) -> CacheReport {
+    let used = cache.used().and_then(|used| used.duration_since(SystemTime::UNIX_EPOCH).ok());
+    CacheReport {
+        name: place.name.clone(),
+        scope: place.scope.to_string(),
+        generation: 0,
+        files: 0,
+        bytes: 0,
+        stored: disk_bytes(cache.dir()),
+        published: 0,
+        used: used.map_or(0, |used| used.as_secs()),
+        made_by: String::new(),
+        directory: cache.dir().to_string_lossy().into_owned(),
+        damage: None,
+    }
 }
 
 /// Bytes that the files of a cache take on the disk.

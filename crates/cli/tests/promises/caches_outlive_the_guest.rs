@@ -303,6 +303,15 @@ fn damage_is_found_and_named() {
         &scene.inarch("one", &["cache", "show", "own"]),
         &["00000001", "damaged", "inarch cache remove own"],
     );
+    // It hides no other cache.
+    assert_status(&scene.inarch("one", &["cache", "warm", "whole", scene.at("base").to_str().unwrap()]), 0);
+    for words in [&["cache", "list"][..], &["cache", "prune", "--older-than", "1d"]] {
+        let output = scene.inarch("one", words);
+        assert_status(&output, 0);
+        assert!(stderr(&output).contains("inarch cache remove own"), "{}", stderr(&output));
+    }
+    let listed = stdout(&scene.inarch("one", &["cache", "list"]));
+    assert!(listed.contains("\nown    damaged") && listed.contains("\nwhole       20"), "{listed}");
     assert_status(&scene.inarch("one", &["cache", "remove", "own"]), 0);
     // What another user could change is not used.
     assert_status(&scene.inarch("one", &["cache", "warm", "own", scene.at("base").to_str().unwrap()]), 0);

@@ -26,6 +26,9 @@ pub struct Pruned {
     pub before: u64,
     /// Bytes on the disk afterwards.
     pub after: u64,
+    /// What is wrong with caches that cannot be read. They go only by the limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// Whether images of registries stay because another program uses some just now.
     pub images_in_use: bool,
 }
@@ -59,7 +62,10 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
         let cache = Cache::existing(place)?;
         pruned.before += disk_bytes(cache.dir());
         let locked = cache.lock()?;
-        locked.punch()?;
+        match locked.punch() {
+            Err(error @ CacheError::Damaged { .. }) => pruned.damaged.push(error.to_string()),
+            punched => punched?,
+        }
         drop(locked);
         let used = cache.used().unwrap_or(SystemTime::UNIX_EPOCH);
         caches.push((used, disk_bytes(cache.dir()), cache));
