@@ -27,9 +27,11 @@ pub struct PushArguments {
     #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
-    /// Where: s3://BUCKET/PREFIX, gs://, az:// or file:///DIR; or docker://[REGISTRY/]NAME[:TAG], a container image. It
-    /// replaces what is there
-    #[arg(value_name = "URL")]
+    /// Where it goes.
+    #[arg(
+        value_name = "URL",
+        help = "Where: s3://BUCKET/PREFIX, gs://, az:// or file:///DIR; or docker://[REGISTRY/]NAME[:TAG], a container image. It replaces what is there"
+    )]
     pub remote: String,
 
     /// What only a container image has.
