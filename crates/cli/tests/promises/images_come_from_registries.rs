@@ -69,7 +69,7 @@ impl Scene {
         host("sh", &["-ec", script], self.place.path())
     }
 
-    /// An OCI layout `layout:app` of two layers, the second of which removes something of the first.
+    /// An OCI layout `layout:app` of two layers. The second one removes a file of the first.
     fn layout(&self) {
         self.host(
             "umoci init --layout layout; umoci new --image layout:app; umoci unpack --image layout:app bundle

@@ -3,10 +3,10 @@
 //! | file | content |
 //! |---|---|
 //! | `blobs/ALGORITHM/HEX` | a manifest, an index, a configuration or a layer, by its digest: as in an OCI layout |
-//! | `names/HEX` | what an image's name (of which HEX is the digest) stood for when it was last asked for: [`store`] |
-//! | `lock` | locked (shared) by whoever fetches or reads, exclusively to prune |
+//! | `names/HEX` | the digest that an image's name had at the last request; HEX is the digest of the name itself: [`store`] |
+//! | `lock` | a program that fetches or reads holds it shared, `prune` exclusively |
 //!
-//! A file gets its name when it is complete, has the right digest and is on the disk, so nobody sees half of one. Two that fetch the same write the same
+//! A file gets its name when it is complete, has the right digest and is on the disk, so no reader sees half of one. Two programs that fetch the same file write the same
 //! bytes. A name is written when all that it needs is there.
 //!
 //! Nothing of a registry is trusted. A thread that speaks with it is confined to that ([`Registry`](inarch_remote::registry::Registry)). The

@@ -146,7 +146,7 @@ pub struct Answer {
 pub enum End {
     /// Closes the connection.
     Close,
-    /// Sends zeros as long as somebody takes them.
+    /// Sends zeros until the client closes the connection.
     Endless,
     /// Says nothing more, and keeps the connection.
     Silent,

@@ -135,7 +135,7 @@ impl Pull<'_> {
         PullError::Other { name: self.text.clone(), reason }
     }
 
-    /// The registry, of which a thread is started at the first request.
+    /// The registry. Its thread starts at the first request.
     fn registry(&self) -> Result<&Registry, PullError> {
         if self.registry.get().is_none() {
             let confinement = fetching(None)?;

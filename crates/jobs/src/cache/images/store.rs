@@ -53,14 +53,14 @@ impl Known {
     }
 }
 
-/// The directory, which nobody prunes while this is.
+/// The directory, locked (shared): `prune` leaves it alone while this value lives.
 #[derive(Clone, Debug)]
 pub(super) struct Images {
     place: PathBuf,
     _lock: Arc<File>,
 }
 
-/// An image, all of which is here, as long as this is.
+/// A complete image. It stays complete while this value lives.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptImage {
     images: Images,
