@@ -230,7 +230,7 @@ fn what_cannot_be_kept_is_refused() {
 fn in_small_place(scene: &Scene, mib: u32, script: &str) -> Output {
     let script = format!("mount -t tmpfs -o size={mib}m none state && {script}");
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", &script, INARCH]).current_dir(scene.path());
+    command.args(["--mount", "--propagation", "slave", "sh", "-c", &script, INARCH]).current_dir(scene.path());
     command.env("XDG_STATE_HOME", scene.path().join("state")).output().unwrap()
 }
 

@@ -210,10 +210,11 @@ fn a_mount_that_is_elsewhere_too_is_not_waited_for() {
         assert_status(&bound, 125);
         assert_eq!(stdout(&bound), "content");
         assert!(stderr(&bound).contains("goes on: it is mounted at ") && stderr(&bound).contains("/other, too"));
+        // The directory is a mount of its own: what is private beneath it leaves the mounts of other tests alone.
         let copied = scene.shell(&format!(
-            "$INARCH mount -qb tree point --log log {options} || exit 99; mkfifo ready end
-             unshare --mount --propagation private sh -c ': > ready; read line < end' & : < ready
-             timeout 100 $INARCH umount --quiet point; status=$?; echo > end; wait; exit $status",
+            "mount --bind . . && cd \"$PWD\" && $INARCH mount -qb tree point --log log {options} || exit 99; mkfifo ready end
+             unshare --mount --propagation slave sh -c 'mount --make-private . && : > ready; read line < end' & : < ready
+             timeout 100 $INARCH umount --quiet point; status=$?; echo > end; wait; cd / && umount \"$OLDPWD\"; exit $status",
         ));
         assert_status(&copied, 125);
         let text = stderr(&copied);
@@ -313,7 +314,7 @@ fn what_covers_a_mount_is_named() {
 fn a_mount_of_another_mount_namespace_is_told_of() {
     for via in WAYS {
         let scene = Scene::via(via);
-        let script = "unshare --mount --propagation private $INARCH mount -b tree point --log log";
+        let script = "unshare --mount --propagation slave $INARCH mount -b tree point --log log";
         assert_status(&scene.shell(script), 0);
         let server = last_process(&scene.path().join("log"));
         let refused = scene.shell("$INARCH umount point");

@@ -429,7 +429,8 @@ fn a_point_that_cannot_be_is_told_in_one_line() {
     assert_one_line(&inside, &["lies in the tree that it is to show"]);
     // A tree from elsewhere, in a mount namespace of its own, should it be mounted.
     let hidden = format!("exec timeout -s KILL 30 {INARCH} mount {} /", text("tree"));
-    let hidden = Command::new("unshare").args(["-m", "sh", "-c", &hidden]).output().unwrap();
+    let hidden =
+        Command::new("unshare").args(["--mount", "--propagation", "slave", "sh", "-c", &hidden]).output().unwrap();
     assert_one_line(&hidden, &["would hide every file of this machine"]);
     assert_one_line(&inarch(["mount", &text("tree"), &text("none")]), &["none", "cannot be a mount point"]);
     assert_one_line(&inarch(["mount", &text("none"), &text("tree")]), &["none"]);

@@ -395,7 +395,7 @@ fn what_a_mount_forbids_is_forbidden() {
     )
     .replace("\\\"", "\"");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).current_dir(dir.path());
+    command.args(["--mount", "--propagation", "slave", "sh", "-c", &script]).current_dir(dir.path());
     let output = command.env("PATH", programs()).stdin(Stdio::null()).output().unwrap();
     // The number of the user, and of root where a set-user-ID program may be one.
     assert_eq!(stdout(&output), "65534\n0\nread-only\n", "{}", stderr(&output));

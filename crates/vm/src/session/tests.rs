@@ -66,7 +66,11 @@ impl Agent {
     fn start_among(passwd: &Path, group: &Path) -> Self {
         let script = "mount --bind \"$0\" /etc/passwd && mount --bind \"$1\" /etc/group && shift && exec \"$@\"";
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--", "sh", "-c", script]).args([passwd, group, &AGENT_FILE]);
+        command.args(["--mount", "--propagation", "slave", "--", "sh", "-c", script]).args([
+            passwd,
+            group,
+            &AGENT_FILE,
+        ]);
         Self::start_by(command)
     }
 }

@@ -29,7 +29,7 @@ for line in map(json.loads, open(sys.argv[1])):
     if 'outside' in line and 'descriptor' not in line:
         print(line['outside'])
 PYTHON
-unshare -m bash -euo pipefail -s "$work" "$directory" "$@" >"$work/log" 2>&1 <<'AGAIN' ||
+unshare --mount --propagation slave bash -euo pipefail -s "$work" "$directory" "$@" >"$work/log" 2>&1 <<'AGAIN' ||
 work=$1 directory=$2
 shift 2
 while read -r path; do
