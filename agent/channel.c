@@ -14,6 +14,7 @@ void channel_init(struct channel *channel, int fd)
 	channel->fd = fd;
 	channel->out_start = channel->out_end = 0;
 	channel->in_start = channel->in_end = 0;
+	channel->error = 0;
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
@@ -90,8 +91,10 @@ enum channel_state channel_flush(struct channel *channel)
 			continue;
 		if (sent < 0 && errno == EAGAIN)
 			return CHANNEL_OPEN;
-		if (sent <= 0)
+		if (sent <= 0) {
+			channel->error = sent < 0 ? errno : EPIPE;
 			return CHANNEL_LOST;
+		}
 		channel->out_start += (size_t)sent;
 	}
 	channel->out_start = channel->out_end = 0;
@@ -115,8 +118,10 @@ enum channel_state channel_flush_all(struct channel *channel, int seconds)
 			return CHANNEL_LOST;
 		if (channel_is_idle(channel))
 			return CHANNEL_OPEN;
-		if (monotonic_microseconds() > deadline)
+		if (monotonic_microseconds() > deadline) {
+			channel->error = ETIMEDOUT;
 			return CHANNEL_LOST;
+		}
 		wait_for(channel, POLLOUT, 100);
 	}
 }
@@ -134,8 +139,10 @@ enum channel_state channel_fill(struct channel *channel)
 			continue;
 		if (got < 0 && errno == EAGAIN)
 			return CHANNEL_OPEN;
-		if (got <= 0)
+		if (got <= 0) {
+			channel->error = got < 0 ? errno : 0;
 			return CHANNEL_LOST;
+		}
 		channel->in_end += (size_t)got;
 	}
 	return CHANNEL_OPEN;

@@ -19,6 +19,7 @@ struct channel {
 	int fd;
 	size_t out_start, out_end;
 	size_t in_start, in_end;
+	int error; /* of read(2) or write(2), when the state is CHANNEL_LOST; 0: the host ended the connection, or broke the protocol */
 	uint8_t out[CHANNEL_OUT_CAPACITY];
 	uint8_t in[CHANNEL_IN_CAPACITY];
 };

@@ -54,15 +54,6 @@ static int watch_children(void)
 	return signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* Without a port, only the kernel's log can be told. */
-static _Noreturn void fail_in_log(const char *text)
-{
-	int log = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
-	if (log >= 0)
-		dprintf(log, "<2>inarch: %s\n", text);
-	power_off();
-}
-
 static void say_hello(int fd)
 {
 	uint8_t payload[4];
@@ -70,7 +61,7 @@ static void say_hello(int fd)
 	put_u32(payload, PROTOCOL_VERSION);
 	channel_send(&channel, FRAME_HELLO, payload, sizeof payload);
 	if (channel_flush_all(&channel, HELLO_DEADLINE_SECONDS) == CHANNEL_LOST)
-		power_off();
+		lost(&channel, "before HELLO");
 }
 
 /* Loads the port's driver and sends HELLO first, because the host waits for it to know that the guest lives. Then
@@ -103,7 +94,7 @@ static void take_session(void)
 	struct frame frame;
 	for (;;) {
 		if (!channel_wait(&channel, &frame))
-			power_off();
+			lost(&channel, "before RUN");
 		if (frame.type == FRAME_RUN)
 			return;
 		const char *wrong = session_take(&session, &frame);
@@ -141,7 +132,7 @@ static void run_command(uint64_t began, int children, bool machine)
 	channel_send(&channel, FRAME_STARTED, times, sizeof times);
 	if (!relay_run(&channel, &command, children, processes, machine ? &session : NULL)) {
 		kill(-command.pid, SIGKILL);
-		power_off();
+		lost(&channel, "before the command's end was told");
 	}
 }
 

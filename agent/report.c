@@ -1,8 +1,10 @@
 #include "report.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "power.h"
 
@@ -27,6 +29,23 @@ void fail(struct channel *channel, int status, const char *format, ...)
 		while (channel_wait(channel, &frame) && frame.type != FRAME_BYE)
 			;
 	power_off();
+}
+
+void fail_in_log(const char *text)
+{
+	/* An agent in an ordinary process has the log of its host. */
+	int log = getpid() == 1 ? open("/dev/kmsg", O_WRONLY | O_CLOEXEC) : -1;
+	if (log >= 0)
+		dprintf(log, "<2>inarch: %s\n", text);
+	power_off();
+}
+
+void lost(const struct channel *channel, const char *when)
+{
+	char text[256];
+	snprintf(text, sizeof text, "the connection to the host ended %s: %s", when,
+		 channel->error ? strerror(channel->error) : "the host closed it, or a frame is wrong");
+	fail_in_log(text);
 }
 
 void warn(struct channel *channel, const char *format, ...)

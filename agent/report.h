@@ -9,6 +9,12 @@
 _Noreturn void fail(struct channel *channel, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* Gives up without a connection: the kernel's log has the reason. */
+_Noreturn void fail_in_log(const char *text);
+
+/* The same after the connection was lost, `when` in the session. */
+_Noreturn void lost(const struct channel *channel, const char *when);
+
 /* Sends WARNING; the session continues. */
 void warn(struct channel *channel, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -64,6 +64,8 @@ mod read_files;
 mod scatter;
 mod seen;
 mod write;
+#[allow(unsafe_code, reason = "sync_file_range(2)")]
+mod writeback;
 
 pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
 pub use block_device::BlockDevice;
@@ -84,3 +86,4 @@ pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, Sink, Verifier, WriteError,
     Written, stream_parts, usual_threads, write_parts,
 };
+pub use writeback::{Losses, Writeback};

@@ -57,8 +57,17 @@ pub enum VringError {
     #[error("{0}")]
     Queue(#[from] virtio_queue::Error),
     /// The available index moved, but its entries cannot be read.
-    #[error("the available ring names requests that cannot be read")]
-    Unreadable,
+    #[error(
+        "the available ring names requests that cannot be read: its index was {announced}, is {now}, and {next} is the next one"
+    )]
+    Unreadable {
+        /// The ring's index when the batch began.
+        announced: u16,
+        /// The same now.
+        now: u16,
+        /// The entry that is read next.
+        next: u16,
+    },
     /// Waiting for the driver's notifications failed.
     #[error("cannot wait for the driver: {0}")]
     Wait(#[from] Errno),
@@ -316,7 +325,10 @@ pub fn process_keeping<D: VirtioDevice>(
             if !is_ready {
                 break;
             }
-            let chain = queue.iter(memory)?.next().ok_or(VringError::Unreadable)?;
+            let Some(chain) = queue.iter(memory)?.next() else {
+                let now = queue.avail_idx(memory, Ordering::Acquire)?;
+                return Err(VringError::Unreadable { announced: batch.0, now: now.0, next: queue.next_avail() });
+            };
             let head = chain.head_index();
             match device.handle_or_keep(index, chain, memory, kept.have_room()) {
                 Err(request) => {

@@ -96,7 +96,8 @@ pub enum GuestFailure {
 }
 
 fn last_line(tail: &[String]) -> String {
-    match tail.last() {
+    // How the kernel powers off tells nothing.
+    match tail.iter().rfind(|line| !line.contains("reboot: ")) {
         Some(line) => format!("; its last line was: {line}"),
         None => "; its console stayed empty".to_owned(),
     }

@@ -366,6 +366,41 @@ fn a_mount_fetches_what_is_read() {
     drop(mounted);
 }
 
+/// The kernel takes the bytes, and later learns that the disk does not.
+#[test]
+fn what_the_disk_loses_is_fetched_again() {
+    let scene = Scene::new();
+    let from = scene.files("tree", 0..200);
+    let url = format!("file://{}", scene.at("trees").display());
+    scene.good("one", &["push", &from, &url]);
+    // A disk of 200 MiB for which there are 12. Without a journal it goes on after an error.
+    let script = "mkdir memory two mnt && mount -t tmpfs -o size=12m none memory && truncate -s 200M memory/disk
+        mkfs.ext4 -q -O ^has_journal -E nodiscard memory/disk && mount -o loop memory/disk two";
+    host("sh", &["-ec", script], scene.place.path());
+    let (lines, point) = (fs::File::create(scene.at("lines")).unwrap(), scene.at("mnt"));
+    let mut mount = scene.command("two", &["mount", &url, point.to_str().unwrap(), "--ro"]);
+    let mount = mount.stdout(Stdio::null()).stderr(lines).spawn().unwrap();
+    let mounted = Mounted(point.clone(), mount);
+    let is_mounted = within(LONG, || point.join("00007").exists());
+    // Twice: what was fetched once more is lost once more.
+    let script = "
+        for round in 1 2; do
+            diff -r tree mnt
+            sync -f two || true
+            # Pages of both file systems are dropped.
+            find mnt two -xdev -type f -exec dd status=none count=0 iflag=nocache if={} ';'
+        done
+        diff -r tree mnt";
+    let mut compared = Command::new("sh");
+    let compared = compared.args(["-ec", script]).current_dir(scene.place.path()).output().unwrap();
+    drop(mounted);
+    host("sh", &["-c", "umount -l two; umount -l memory"], scene.place.path());
+    let told = fs::read_to_string(scene.at("lines")).unwrap();
+    assert!(is_mounted, "{told}");
+    assert_status(&compared, 0);
+    assert!(told.contains("what is fetched cannot be kept"), "the disk was large enough: {told}");
+}
+
 #[test]
 fn buckets_of_s3_are_remotes() {
     let scene = Scene::new();

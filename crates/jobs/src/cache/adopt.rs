@@ -76,3 +76,76 @@ pub(crate) fn without_absent(cache: &Cache, generation: &Generation) -> Result<(
     let files = selected.origins.iter().map(|id| generation.files.get(id.index()).copied().flatten()).collect();
     Ok((Generation { tree: Arc::new(selected.tree), files, ..generation.clone() }, absent.len() as u64))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use inarch_block::read_content;
+    use inarch_remote::Location;
+    use inarch_tree::{Attributes, Builder};
+
+    use super::*;
+    use crate::cache::{Body, CachePlace, Digest, Lists, Scope};
+
+    const PACK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    /// A generation of one file, that lies in the pack from `at`.
+    fn generation(number: u64, at: u64, content: &[u8]) -> Generation {
+        let directory = Attributes { mode: 0o040_755, ..Attributes::default() };
+        let mut builder = Builder::new(&directory).unwrap();
+        let file = Attributes { mode: 0o100_644, size: content.len() as u64, ..Attributes::default() };
+        builder.list(InodeId::ROOT).unwrap();
+        builder.add(b"file", &file).unwrap();
+        let tree = Arc::new(builder.finish().unwrap());
+        let digest = Digest(*blake3::hash(content).as_bytes());
+        let stored = |id| super::super::has_bytes(&tree, id).then_some(Stored { pack: 0, at, digest });
+        let files = tree.inodes().map(|(id, _)| stored(id)).collect();
+        let body = Body { number, packs: vec![PACK.to_owned()], ..Body::default() };
+        Generation { body, tree: Arc::clone(&tree), files, lists: Arc::new(Lists::new()) }
+    }
+
+    fn read(snapshot: &Snapshot) -> Vec<u8> {
+        let tree = &snapshot.generation.tree;
+        let (id, inode) = tree.inodes().find(|(id, _)| super::super::has_bytes(tree, *id)).unwrap();
+        let mut bytes = vec![0; inode.size() as usize];
+        read_content(&*snapshot.content(), id, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Of a remote that is not to be trusted: the packs that a generation names are those of another one.
+    #[test]
+    fn a_pack_with_other_bytes_than_before_changes_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let location = |name: &str| Location::parse(&format!("file://{}", home.path().join(name).display())).unwrap();
+        let put = |name: &str, generation: &Generation, at: u64, content: &[u8]| {
+            let _ = fs::remove_dir_all(home.path().join(name));
+            let far = Far::start(location(name), name.to_owned(), true).unwrap();
+            let mut pieces = Some([&vec![0; at as usize], content].concat());
+            far.put_pack(PACK, || Ok(pieces.take())).unwrap();
+            far.publish(generation, None).unwrap().unwrap();
+            Arc::new(far)
+        };
+        let cache = |far: &Arc<Far>| {
+            let place = CachePlace::new(&home.path().join("caches"), Scope::User, "own").unwrap();
+            Cache::make(&place).unwrap().with_far(Some(Arc::clone(far)))
+        };
+        let far = put("there", &generation(1, 4096, b"first"), 4096, b"first");
+        assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(1)));
+        let snapshot = cache(&far).snapshot().unwrap();
+        assert_eq!(read(&snapshot), b"first");
+        // The same place, a place in between, and more than there was: all of them hold bytes of the first one.
+        for (at, content) in [(4096, "other"), (4098, "other"), (4096, "first, and more")] {
+            let hostile = put("there", &generation(2, at, content.as_bytes()), at, content.as_bytes());
+            let refused = adopt(&cache(&hostile), &hostile, true).err().unwrap();
+            assert!(matches!(&refused, CacheError::Conflict { pack, .. } if pack == PACK), "{refused}");
+            assert_eq!(read(&cache(&far).snapshot().unwrap()), b"first");
+        }
+        assert_eq!(read(&snapshot), b"first");
+        // Other files of the pack, and the same one, are no conflict.
+        let far = put("there", &generation(2, 8192, b"second"), 8192, b"second");
+        assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(2)));
+        assert_eq!(read(&cache(&far).snapshot().unwrap()), b"second");
+        assert_eq!(read(&snapshot), b"first");
+    }
+}

@@ -5,7 +5,8 @@
 //! fetched. So no order of writes matters, and two processes that fetch the same chunk write the same bytes.
 //!
 //! A guest's read never gets other bytes than those whose digest the generation has. Each chunk from the remote is checked before it is
-//! written or returned. A wrong chunk is fetched once more; if it is still wrong, the read fails.
+//! written or returned. A wrong chunk is fetched once more; if it is still wrong, the read fails. The page cache may hold bytes that the disk
+//! then does not take; [`Writeback`] tells of that.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use inarch_block::{Backing, Cursor};
+use inarch_block::{Backing, Cursor, Losses, Writeback};
 use inarch_remote::RemoteError;
 use inarch_tree::{InodeId, Tree};
 use rustix::fs::SeekFrom;
@@ -48,6 +49,9 @@ struct Chunk {
     offset: u64,
     digest: [u8; 32],
 }
+
+/// How often a read begins again because the disk has lost what was written.
+const MOST_LOSSES: u32 = 3;
 
 impl Chunk {
     fn end(&self) -> u64 {
@@ -89,6 +93,24 @@ impl Chunks {
     pub fn end(&self) -> u64 {
         self.0.last().map_or(0, Chunk::end)
     }
+
+    /// Whether those of another generation, of the pack with the same name, can lie in one file with these: where two overlap they are
+    /// the same.
+    pub fn agrees(&self, other: &Chunks) -> bool {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(one), Some(two)) = (ours.peek(), theirs.peek()) {
+            let are_same = (one.at, one.length, one.digest) == (two.at, two.length, two.digest);
+            if !are_same && one.at < two.end() && two.at < one.end() {
+                return false;
+            }
+            if one.end() <= two.end() {
+                ours.next();
+            } else {
+                theirs.next();
+            }
+        }
+        true
+    }
 }
 
 /// A pack of a remote.
@@ -99,6 +121,7 @@ pub(crate) struct LazyPack {
     tree: Arc<Tree>,
     /// A bit for each chunk: whether this process has seen the file's bytes to be right.
     known: Vec<AtomicU64>,
+    writeback: Writeback,
     /// Chunks that a thread has just now.
     busy: Mutex<HashSet<usize>>,
     freed: Condvar,
@@ -140,6 +163,7 @@ impl LazyPack {
             chunks: chunks.0,
             tree,
             known,
+            writeback: Writeback::default(),
             busy: Mutex::default(),
             freed: Condvar::new(),
             ahead: Mutex::default(),
@@ -152,9 +176,27 @@ impl LazyPack {
         self.known.get(chunk / 64).is_some_and(|bits| bits.load(Ordering::Acquire) & 1 << (chunk % 64) != 0)
     }
 
-    fn set_known(&self, chunk: usize) {
+    /// Notes that a chunk is right in the file, unless something was lost since `losses`.
+    fn set_known(&self, chunk: usize, losses: Losses) {
         if let Some(bits) = self.known.get(chunk / 64) {
-            bits.fetch_or(1 << (chunk % 64), Ordering::Release);
+            self.writeback.unless_lost(losses, || {
+                bits.fetch_or(1 << (chunk % 64), Ordering::Release);
+            });
+        }
+    }
+
+    /// How often the disk has lost what was written to the file. After each loss every chunk is compared once more.
+    fn losses(&self) -> Losses {
+        self.writeback.check(&self.file, |error| {
+            self.known.iter().for_each(|bits| bits.store(0, Ordering::Release));
+            self.tell_full(error);
+        })
+    }
+
+    /// Tells, once, that what is fetched is not kept.
+    fn tell_full(&self, error: &io::Error) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            self.far.iter().for_each(|far| far.tell(&format!("what is fetched cannot be kept: {error}")));
         }
     }
 
@@ -186,8 +228,8 @@ impl LazyPack {
         }
     }
 
-    /// Makes sure that a chunk is here. `wanted` is the end of the chunks that the read needs.
-    fn ensure(&self, first: usize, wanted: usize) -> io::Result<Place> {
+    /// Makes sure that a chunk is here. `wanted` is the end of the chunks that the read needs, `losses` those known before it began.
+    fn ensure(&self, first: usize, wanted: usize, losses: Losses) -> io::Result<Place> {
         if self.is_known(first) {
             return Ok(Place::File);
         }
@@ -199,7 +241,7 @@ impl LazyPack {
         if self.is_known(first)
             || self.file.read_exact_at(&mut buffer, chunk.at).is_ok() && self.is_right(&chunk, &buffer)
         {
-            self.set_known(first);
+            self.set_known(first, losses);
             return Ok(Place::File);
         }
         drop(claim);
@@ -211,14 +253,14 @@ impl LazyPack {
         }
         let all = self.chunks.get(claim.chunks.clone()).unwrap_or_default();
         let range = chunk.at..all.last().map_or(chunk.end(), Chunk::end);
-        let mut place = self.take(claim.chunks.clone(), range.start, far.bytes(&self.name, range));
+        let mut place = self.take((claim.chunks.clone(), losses), range.start, far.bytes(&self.name, range));
         let is_damaged = |wrong: &Wrong| match wrong {
             Wrong::Bytes => true,
             Wrong::Remote(error) => matches!(error, RemoteError::TooShort { .. } | RemoteError::TooLong { .. }),
         };
         if place.as_ref().err().is_some_and(is_damaged) {
             // What a cache in between has damaged may be right the second time.
-            place = self.take(first..first + 1, chunk.at, far.bytes(&self.name, chunk.at..chunk.end()));
+            place = self.take((first..first + 1, losses), chunk.at, far.bytes(&self.name, chunk.at..chunk.end()));
         }
         place.map_err(|wrong| {
             let path = self.tree.path(chunk.inode);
@@ -237,7 +279,12 @@ impl LazyPack {
     }
 
     /// Checks bytes that begin at `start`, and stores the chunks that they are. The first one must be right.
-    fn take(&self, range: Range<usize>, start: u64, bytes: Result<Vec<u8>, RemoteError>) -> Result<Place, Wrong> {
+    fn take(
+        &self,
+        (range, losses): (Range<usize>, Losses),
+        start: u64,
+        bytes: Result<Vec<u8>, RemoteError>,
+    ) -> Result<Place, Wrong> {
         let bytes = bytes.map_err(Wrong::Remote)?;
         let mut first = None;
         for at in range {
@@ -252,19 +299,30 @@ impl LazyPack {
             }
             let place = match self.file.write_all_at(piece, chunk.at) {
                 Ok(()) => {
-                    self.set_known(at);
+                    self.set_known(at, losses);
                     Place::File
                 }
                 Err(error) => {
-                    if !self.is_full.swap(true, Ordering::Relaxed) {
-                        self.far.iter().for_each(|far| far.tell(&format!("what is fetched cannot be kept: {error}")));
-                    }
+                    self.tell_full(&error);
                     Place::Memory(piece.to_vec())
                 }
             };
             first.get_or_insert(place);
         }
         first.ok_or(Wrong::Bytes)
+    }
+}
+
+impl LazyPack {
+    fn read_file(&self, range: Range<u64>, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            match out.read_from(self.file.as_fd(), at, range.end - at)? {
+                0 => return Err(io::Error::from_raw_os_error(libc::EIO)),
+                got => at += got,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -285,26 +343,30 @@ impl Backing for LazyPack {
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let failed = || io::Error::from_raw_os_error(libc::EIO);
         let end = offset.checked_add(count).ok_or_else(failed)?;
-        let mut at = offset;
+        let (mut at, mut lost) = (offset, 0);
         let mut number = self.chunks.partition_point(|chunk| chunk.end() <= offset);
         let wanted = self.chunks.partition_point(|chunk| chunk.at < end);
         while at < end {
             // Between files there is nothing to read.
             let chunk = *self.chunks.get(number).filter(|chunk| chunk.at <= at).ok_or_else(failed)?;
             let stop = chunk.end().min(end);
-            match self.ensure(number, wanted)? {
+            let losses = self.writeback.losses();
+            match self.ensure(number, wanted, losses)? {
                 Place::Memory(bytes) => {
                     let piece = bytes.get((at - chunk.at) as usize..(stop - chunk.at) as usize);
                     out.copy_from(piece.ok_or_else(failed)?);
                 }
                 Place::File => {
-                    while at < stop {
-                        let got = out.read_from(self.file.as_fd(), at, stop - at)?;
-                        if got == 0 {
+                    let mut into = out.clone();
+                    self.read_file(at..stop, &mut into)?;
+                    if self.losses() != losses {
+                        lost += 1;
+                        if lost > MOST_LOSSES {
                             return Err(failed());
                         }
-                        at += got;
+                        continue;
                     }
+                    *out = into;
                 }
             }
             at = stop;

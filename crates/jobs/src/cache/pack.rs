@@ -20,6 +20,9 @@ const MAGIC: &[u8; 8] = b"INARCHPK";
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
+/// The most zeros of one pack's files, in bytes. They take no room on a disk, but as long to hash as other bytes: without a limit a guest could
+/// keep this machine busy for hours with one sparse file.
+const MOST_ZEROS: u64 = 64 << 30;
 
 /// A BLAKE3 digest of a file's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +41,8 @@ pub(crate) struct NewPack {
     end: u64,
     /// What is in it.
     known: HashMap<Digest, u64>,
+    /// How many more bytes of zeros are hashed.
+    zeros_left: u64,
 }
 
 impl NewPack {
@@ -48,7 +53,7 @@ impl NewPack {
         let fail = |error| PathError::new(&path, "cannot write a new pack of the cache", error);
         new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
         new.file.write_all_at(MAGIC, 0).map_err(fail)?;
-        Ok(NewPack { new, end: BLOCK, known: HashMap::new() })
+        Ok(NewPack { new, end: BLOCK, known: HashMap::new(), zeros_left: MOST_ZEROS })
     }
 
     /// Whether it has no file's bytes.
@@ -59,14 +64,14 @@ impl NewPack {
     /// Adds the bytes of a file, unless `find` knows them by their digest. Returns where they are, and whether that is in this pack.
     ///
     /// # Errors
-    /// The file cannot be read, or the pack cannot be written.
+    /// The file cannot be read, or the pack cannot be written; or too much of its files is zeros.
     pub fn add(
         &mut self,
         (content, inode, size): (&dyn Content, InodeId, u64),
         find: impl Fn(&Digest) -> Option<Stored>,
     ) -> io::Result<(Stored, bool)> {
         let mut buffer = vec![0; size.min(PIECE) as usize];
-        let digest = digest(content, inode, size, &mut buffer)?;
+        let digest = digest(content, inode, size, &mut buffer, Some(&mut self.zeros_left))?;
         if let Some(stored) = find(&digest) {
             return Ok((stored, false));
         }
@@ -79,7 +84,7 @@ impl NewPack {
                 read_content(content, inode, at, piece)?;
             }
             // Zeros stay a hole.
-            if piece.iter().any(|byte| *byte != 0) {
+            if !is_zeros(piece) {
                 self.new.file.write_all_at(piece, start + at)?;
             }
             Ok(())
@@ -113,18 +118,35 @@ impl NewPack {
 /// It cannot be read.
 pub(crate) fn content_digest(content: &dyn Content, inode: InodeId, size: u64) -> io::Result<Digest> {
     let mut buffer = vec![0; size.min(PIECE) as usize];
-    digest(content, inode, size, &mut buffer)
+    digest(content, inode, size, &mut buffer, None)
 }
 
-/// The same. `buffer` has the last piece afterwards.
-fn digest(content: &dyn Content, inode: InodeId, size: u64, buffer: &mut [u8]) -> io::Result<Digest> {
+/// The same. `buffer` has the last piece afterwards. Fails when more zeros come than `zeros_left`, which gets fewer.
+fn digest(
+    content: &dyn Content,
+    inode: InodeId,
+    size: u64,
+    buffer: &mut [u8],
+    mut zeros_left: Option<&mut u64>,
+) -> io::Result<Digest> {
     let mut hash = blake3::Hasher::new();
     pieces(size, buffer, |at, piece| {
         read_content(content, inode, at, piece)?;
+        if let Some(left) = zeros_left.as_deref_mut().filter(|_| is_zeros(piece)) {
+            let rest = left.checked_sub(piece.len() as u64);
+            *left = rest.ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, TOO_MANY_ZEROS))?;
+        }
         hash.update(piece);
         Ok(())
     })?;
     Ok(Digest(*hash.finalize().as_bytes()))
+}
+
+const TOO_MANY_ZEROS: &str =
+    "there are sparse files with more than 64 GiB of holes, too many to hash; leave them out of the cache";
+
+fn is_zeros(piece: &[u8]) -> bool {
+    piece.iter().all(|byte| *byte == 0)
 }
 
 /// Calls `with` for each piece of `size` bytes, with where it begins and a part of `buffer` that is as long.
@@ -144,5 +166,30 @@ pub(super) fn is_pack(file: &File) -> io::Result<bool> {
     match file.read_exact_at(&mut magic, 0) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         read => read.map(|()| &magic == MAGIC),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_hashed_up_to_a_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::create(directory.path().join("file")).unwrap();
+        file.write_all_at(b"data", 0).unwrap();
+        file.set_len(5 * PIECE).unwrap();
+        let opened = crate::source::open(
+            &crate::source::Source::Directory(directory.path().to_owned()),
+            &inarch_tree::select::Selection::default(),
+        );
+        let opened = opened.unwrap();
+        let (inode, _) = opened.tree.inodes().find(|(_, inode)| inode.size() == 5 * PIECE).unwrap();
+        let mut pack = NewPack { zeros_left: 7 * PIECE, ..NewPack::create(directory.path()).unwrap() };
+        let mut add = || pack.add((&*opened.content, inode, 5 * PIECE), |_| None);
+        assert!(add().unwrap().1);
+        let error = add().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{error}");
+        assert_eq!(pack.zeros_left, 0);
     }
 }

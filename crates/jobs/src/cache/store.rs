@@ -4,7 +4,7 @@
 //! publishes** holds the cache's lock: the pack gets its name, then the generation its own, each after its bytes are on the disk; then `current` is replaced. Killed
 //! anywhere before that last step, the cache is as it was. Files that nothing refers to go with the next publication, except generations that somebody has locked and their packs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -322,11 +322,7 @@ impl Locked<'_> {
         }
         let body = Body { number, time, made_by: made_by.to_owned(), packs: Vec::new() };
         let generation = self.put_together(with_names(body, next, &current.generation.lists))?;
-        // A remote names its packs, perhaps as another one does. A generation in which they lie over each other could not be read.
-        for (name, number) in generation.body.packs.iter().zip(0..).filter(|(name, _)| lazy::is_name(name)) {
-            Chunks::of(&generation, number)
-                .map_err(|damage| CacheError::Conflict { pack: name.clone(), reason: damage.to_string() })?;
-        }
+        self.must_agree(&generation)?;
         sync_directory(&cache.dir.join(PACKS))?;
         let path = cache.dir.join(GENERATIONS).join(&name);
         let mut new = NewFile::create(&path, || {})?;
@@ -343,6 +339,36 @@ impl Locked<'_> {
             self.punch()?;
         }
         Ok(Some(number))
+    }
+
+    /// A remote names its packs, perhaps as another one does, or as it named another pack before. A generation in which two packs lie over each
+    /// other could not be read; and where one lies over what another generation has, readers of that would get the bytes of this one.
+    fn must_agree(&self, generation: &Generation) -> Result<(), CacheError> {
+        let of_remotes = |generation: &Generation| {
+            let names = generation.body.packs.iter().cloned().zip(0..);
+            names.filter(|(name, _)| lazy::is_name(name)).collect::<BTreeMap<String, u32>>()
+        };
+        let conflict = |pack: &str, reason: String| CacheError::Conflict { pack: pack.to_owned(), reason };
+        let mut new = BTreeMap::new();
+        for (name, number) in of_remotes(generation) {
+            let chunks = Chunks::of(generation, number).map_err(|damage| conflict(&name, damage.to_string()))?;
+            new.insert(name, chunks);
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        for path in entries(&self.cache.dir.join(GENERATIONS))? {
+            let bytes = trust::read(&path).map_err(|error| PathError::new(&path, "cannot read a generation", error))?;
+            let old = Generation::decode(&bytes).map_err(|damage| self.cache.damaged(&path, &damage))?;
+            for (name, number) in of_remotes(&old) {
+                let Some(chunks) = new.get(&name) else { continue };
+                let there = Chunks::of(&old, number).map_err(|damage| self.cache.damaged(&path, &damage))?;
+                if !chunks.agrees(&there) {
+                    return Err(conflict(&name, "it has other bytes than before".to_owned()));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn make_current(&self, name: &str) -> Result<(), PathError> {
