@@ -54,11 +54,10 @@ impl Door {
         Ok(Door { listener: unsafe { OwnedFd::from_raw_fd(listener as i32) } })
     }
 
-    /// Gives out each of `sockets` once. Returns when all are given, or when the last process that could connect has ended. Refuses any
-    /// other connection; after the return, every connection is refused.
+    /// Gives out `sockets`, each as often as it is asked for: a signal may interrupt a connect(2) whose answer was sent already, and the program
+    /// then asks again. Refuses any other connection. Returns when the last process that could connect has ended, and closes the sockets.
     pub fn serve(self, sockets: Vec<OwnedFd>) {
-        let mut sockets: Vec<_> = sockets.into_iter().map(Some).collect();
-        while sockets.iter().any(Option::is_some) {
+        loop {
             let mut place = [PollFd::new(&self.listener, PollFlags::IN)];
             match poll(&mut place, None) {
                 Ok(_) if place.iter().any(|place| place.revents().contains(PollFlags::IN)) => {}
@@ -67,12 +66,7 @@ impl Door {
                 _ => return,
             }
             let Some(asked) = self.receive() else { continue };
-            let place = asked.number().and_then(|number| sockets.get_mut(number));
-            let is_given = self.answer(&asked, place.as_deref().and_then(Option::as_ref));
-            // A signal may have withdrawn the question, which is asked again then.
-            if let (true, Some(place)) = (is_given, place) {
-                *place = None;
-            }
+            self.answer(&asked, asked.number().and_then(|number| sockets.get(number)));
         }
     }
 
@@ -85,9 +79,9 @@ impl Door {
         (got == 0).then_some(Asked(asked))
     }
 
-    /// Puts `socket` in place of the one that was to be connected; without one the connection is refused. Returns whether the
-    /// program got the answer.
-    fn answer(&self, asked: &Asked, socket: Option<&OwnedFd>) -> bool {
+    /// Puts `socket` in place of the one that was to be connected; without one the connection is refused. A signal may have withdrawn the
+    /// question: then both fail, and it is asked again.
+    fn answer(&self, asked: &Asked, socket: Option<&OwnedFd>) {
         let is_put = socket.is_some_and(|socket| {
             let add = libc::seccomp_notif_addfd {
                 id: asked.0.id,
@@ -102,8 +96,7 @@ impl Door {
         let error = if is_put { 0 } else { -libc::ECONNREFUSED };
         let answer = libc::seccomp_notif_resp { id: asked.0.id, val: 0, error, flags: 0 };
         // SAFETY: the kernel reads the structure.
-        let sent = unsafe { libc::ioctl(self.listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
-        is_put && sent == 0
+        unsafe { libc::ioctl(self.listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
     }
 }
 
@@ -173,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn each_socket_is_given_once_and_nothing_else_is_connected() {
+    fn each_socket_is_given_as_often_as_it_is_asked_for_and_nothing_else_is_connected() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (_other, spare) = UnixStream::pair().unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -190,19 +183,64 @@ mod tests {
             let refused = [UnixStream::connect(&path), UnixStream::connect("inarch-5"), UnixStream::connect("/etc")];
             let mut first = UnixStream::connect("inarch-0").unwrap();
             first.write_all(b"through the door").unwrap();
-            let again = UnixStream::connect("inarch-0");
+            UnixStream::connect("inarch-0").unwrap().write_all(b", twice").unwrap();
             UnixStream::connect("inarch-1").unwrap();
-            Some(refused.into_iter().chain([again]).map(|result| result.unwrap_err().kind()).collect::<Vec<_>>())
+            Some(refused.map(|result| result.unwrap_err().kind()))
         });
         if let Ok(door) = receiver.recv() {
             door.serve(vec![theirs.into(), spare.into()]);
             let errors = asking.join().unwrap().unwrap();
-            assert_eq!(errors, [io::ErrorKind::ConnectionRefused; 4]);
+            assert_eq!(errors, [io::ErrorKind::ConnectionRefused; 3]);
             let mut said = String::new();
             io::Read::read_to_string(&mut ours, &mut said).unwrap();
-            assert_eq!(said, "through the door");
+            assert_eq!(said, "through the door, twice");
         } else {
-            println!("skipped: each_socket_is_given_once: somebody else listens to this process");
+            println!("skipped: each_socket_is_given_as_often: somebody else listens to this process");
         }
+    }
+
+    /// A signal that comes with the answer interrupts the call all the same.
+    #[test]
+    fn no_connection_is_lost_by_a_signal() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: the handler does nothing, and is called for this signal only. Without SA_RESTART it interrupts calls.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+        }
+        const MANY: usize = 100;
+        let (sockets, _ours): (Vec<OwnedFd>, Vec<_>) =
+            (0..MANY).map(|_| UnixStream::pair().unwrap()).map(|(ours, theirs)| (OwnedFd::from(ours), theirs)).unzip();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let asking = thread::spawn(move || {
+            let door = match Door::open() {
+                Ok(door) => door,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return None,
+                Err(error) => panic!("{error}"),
+            };
+            // SAFETY: takes nothing.
+            sender.send((door, unsafe { libc::gettid() })).unwrap();
+            let (mut interrupted, mut number) = (0, 0);
+            while interrupted < 50 {
+                while let Err(error) = UnixStream::connect(format!("inarch-{number}")) {
+                    assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{number}: {error}");
+                    interrupted += 1;
+                }
+                number = (number + 1) % MANY;
+            }
+            Some(())
+        });
+        let Ok((door, asks)) = receiver.recv() else {
+            return println!("skipped: no_connection_is_lost_by_a_signal: somebody else listens to this process");
+        };
+        let serving = thread::spawn(move || door.serve(sockets));
+        while !asking.is_finished() {
+            // SAFETY: takes numbers. The thread may have ended: its number is not another's while this process waits for it.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), asks, libc::SIGUSR2) };
+            thread::sleep(std::time::Duration::from_micros(30));
+        }
+        asking.join().unwrap().unwrap();
+        serving.join().unwrap();
     }
 }

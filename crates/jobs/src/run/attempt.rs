@@ -110,9 +110,11 @@ impl Guest {
             Ok(live) => (true, session(live)),
             Err(error) => (false, Err(error)),
         };
-        let result = match (failure.take(), result) {
+        let is_complete = result.as_ref().is_ok_and(|report| report.outcome != Outcome::GuestDied);
+        let ring = failure.take_ring().filter(|_| !is_complete);
+        let result = match (failure.take().or(ring), result) {
             (Some(error), _) => Err(error),
-            (None, Ok(report)) if report.outcome != Outcome::GuestDied => Ok(report),
+            (None, Ok(report)) if is_complete => Ok(report),
             (None, Ok(_) | Err(SessionError::Closed)) => Err(process.explain(Symptom::Closed).into()),
             (None, Err(SessionError::NoHello { waited })) => Err(process.explain(Symptom::Silence(waited)).into()),
             (None, Err(error)) => Err(error.into()),

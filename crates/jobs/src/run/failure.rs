@@ -12,12 +12,14 @@ use crate::events::Events;
 #[derive(Debug)]
 pub(super) struct DiskFailure {
     state: Mutex<(Option<JobError>, Option<Arc<Process>>)>,
+    /// A ring that the guest's driver broke.
+    ring: Mutex<Option<JobError>>,
     events: Events<RunEvent>,
 }
 
 impl DiskFailure {
     pub fn new(events: Events<RunEvent>) -> DiskFailure {
-        DiskFailure { state: Mutex::default(), events }
+        DiskFailure { state: Mutex::default(), ring: Mutex::default(), events }
     }
 
     /// Receives what happens in the run.
@@ -38,10 +40,26 @@ impl DiskFailure {
         }
     }
 
+    /// A device's ring is broken, which ends the run as well. But a kernel of User-Mode Linux that powers off takes its buffers back from the rings
+    /// without a reset that the device would see: if the session was complete, this is no failure.
+    pub fn set_ring(&self, error: JobError) {
+        // Before the process is looked for: one that is not there yet is killed by `watch`.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        if let Some(process) = &self.state.lock().unwrap_or_else(PoisonError::into_inner).1 {
+            process.kill();
+        }
+    }
+
+    /// The broken ring, if there was one.
+    pub fn take_ring(&self) -> Option<JobError> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// From now on a failure ends `process`; an earlier failure ends it at once.
     pub fn watch(&self, process: &Arc<Process>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.0.is_some() {
+        let is_broken = self.ring.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if state.0.is_some() || is_broken {
             process.kill();
         }
         state.1 = Some(Arc::clone(process));

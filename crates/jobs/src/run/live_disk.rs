@@ -166,17 +166,17 @@ impl LiveDisk {
         let options = disk_options(queues, self.read_only, &self.serial);
         let (source, failure) = (self.source.clone(), Arc::clone(failure));
         let faults = Arc::clone(&failure);
-        let fail = move |reason: &dyn std::fmt::Display| {
+        let lost = move |reason: &dyn std::fmt::Display| {
             let what = format!("{source}: its disk can no longer be served");
-            failure.set(RunError::Lost { what, reason: reason.to_string() }.into());
+            RunError::Lost { what, reason: reason.to_string() }.into()
         };
-        let fail = Arc::new(fail);
+        let lost = Arc::new(lost);
         let on_event = {
-            let fail = Arc::clone(&fail);
+            let (lost, failure) = (Arc::clone(&lost), Arc::clone(&failure));
             // A failed request is an error status in the guest, and the device records why. But for a stopped queue the
             // guest would wait for ever.
             move |event: Event| match event {
-                Event::QueueStopped { .. } => fail(&event),
+                Event::QueueStopped { .. } => failure.set_ring(lost(&event)),
                 Event::RequestPanicked { .. } => faults.tell_fault(event),
                 _ => {}
             }
@@ -187,7 +187,7 @@ impl LiveDisk {
         thread::spawn(move || {
             confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
-                fail(&error);
+                failure.set(lost(&error));
             }
         });
         Ok(theirs)

@@ -171,16 +171,20 @@ struct Loss {
 }
 
 impl Loss {
+    fn error(&self, reason: &dyn std::fmt::Display) -> JobError {
+        RunError::Lost { what: self.what.clone(), reason: reason.to_string() }.into()
+    }
+
     /// Ends the run.
     fn because(&self, reason: &dyn std::fmt::Display) {
-        self.failure.set(RunError::Lost { what: self.what.clone(), reason: reason.to_string() }.into());
+        self.failure.set(self.error(reason));
     }
 
     /// Handles a server's event: the guest would wait for ever for a stopped queue.
     fn on_event(&self) -> impl Fn(Event) + Send + Sync + 'static {
         let loss = self.clone();
         move |event: Event| match event {
-            Event::QueueStopped { .. } => loss.because(&event),
+            Event::QueueStopped { .. } => loss.failure.set_ring(loss.error(&event)),
             event => loss.failure.tell_fault(event),
         }
     }

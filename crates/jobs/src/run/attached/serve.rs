@@ -75,15 +75,15 @@ impl OpenDisk {
         };
         let (failure, what) = (Arc::clone(failure), format!("{}: it can no longer be served", shown(self.path())));
         let faults = Arc::clone(&failure);
-        let fail = move |reason: &dyn std::fmt::Display| {
-            failure.set(RunError::Lost { what: what.clone(), reason: reason.to_string() }.into());
+        let lost = move |reason: &dyn std::fmt::Display| {
+            RunError::Lost { what: what.clone(), reason: reason.to_string() }.into()
         };
-        let fail = Arc::new(fail);
+        let lost = Arc::new(lost);
         let on_event = {
-            let fail = Arc::clone(&fail);
+            let (lost, failure) = (Arc::clone(&lost), Arc::clone(&failure));
             // The guest sees a failed request; the user is told why it failed. For a stopped queue the guest would wait for ever.
             move |event: Event| match event {
-                Event::QueueStopped { .. } => fail(&event),
+                Event::QueueStopped { .. } => failure.set_ring(lost(&event)),
                 event => faults.tell_fault(event),
             }
         };
@@ -91,7 +91,7 @@ impl OpenDisk {
         let serve = move || {
             Confinement::new(Work::Disk).ends_processes().enter();
             if let Err(error) = server.serve_stream(ours) {
-                fail(&error);
+                failure.set(lost(&error));
             }
         };
         let thread = thread::Builder::new().name("image".to_owned()).spawn(serve).map_err(LifecycleError::Thread)?;
