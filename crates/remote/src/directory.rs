@@ -17,6 +17,8 @@ use crate::{Found, RemoteError, Version};
 const LOCK: &str = ".lock";
 /// A file without its name begins so. It is never taken for an object: those do not begin with a dot.
 const NEW: &str = ".new-";
+/// A push that was killed leaves such a file. One to which nothing was written for so long is removed by the next push.
+const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The path of an object, which has plain names only.
 fn path(root: &Path, key: &str) -> PathBuf {
@@ -138,5 +140,50 @@ pub(crate) fn put_if(
     if now.as_ref() != expected {
         return Ok(false);
     }
-    put(root, key, bytes).map(|()| true)
+    put(root, key, bytes)?;
+    sweep(root);
+    Ok(true)
+}
+
+/// Removes what killed pushes left below `root`. What cannot be removed stays: the push has succeeded.
+fn sweep(root: &Path) {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    // Objects are at most one directory deep.
+    let below =
+        entries(root).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
+    for entry in std::iter::once(root.to_owned()).chain(below).flat_map(|directory| entries(&directory)) {
+        let is_new = entry.file_name().to_string_lossy().starts_with(NEW);
+        let written = entry.metadata().and_then(|metadata| metadata.modified());
+        if is_new && written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_push_left_goes_after_a_day() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let (old, fresh) =
+            (NewObject::create(root, "packs/old").unwrap(), NewObject::create(root, "packs/fresh").unwrap());
+        let (old, fresh) = (old.kill(), fresh.kill());
+        put(root, "packs/.object", b"no leftover").unwrap();
+        for path in [&old, &root.join("packs/.object")] {
+            let long_ago = std::time::SystemTime::now() - 2 * ABANDONED;
+            OpenOptions::new().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        assert!(put_if(root, "head", b"1", None, (100, Duration::from_secs(60))).unwrap());
+        assert!(!old.exists() && fresh.exists() && root.join("packs/.object").exists() && root.join("head").exists());
+    }
+
+    impl NewObject {
+        /// What remains if the process is killed now.
+        fn kill(self) -> PathBuf {
+            std::mem::ManuallyDrop::new(self).temporary.clone()
+        }
+    }
 }
