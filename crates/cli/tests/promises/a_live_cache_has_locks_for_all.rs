@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use crate::caches_outlive_the_guest::Scene;
-use crate::support::{LONG, assert_one_line, assert_status, host, within};
+use crate::support::{LONG, any_machine, assert_one_line, assert_status, host, within};
 
 /// A guest that does what its input says, line by line, and says a word when it has done it.
 struct Guest {
@@ -18,17 +18,8 @@ struct Guest {
 
 impl Guest {
     fn new(scene: &Scene) -> Guest {
-        let words = [
-            "run",
-            "-q",
-            "--accel",
-            "tcg",
-            "--cache",
-            "own=/srv/own,via=virtiofs",
-            "sh",
-            "-c",
-            "cd /srv/own && exec sh",
-        ];
+        let words =
+            ["run", "-q", any_machine(), "--cache", "own=/srv/own,via=virtiofs", "sh", "-c", "cd /srv/own && exec sh"];
         let mut command = scene.command("one", &words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
@@ -120,8 +111,7 @@ except OSError: print(\"taken\")'";
         &[
             "run",
             "-q",
-            "--accel",
-            "tcg",
+            any_machine(),
             "--cache",
             "own=/srv/own,via=virtiofs,ro",
             "sh",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, programs, scratch, stderr, stdout};
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, programs, scratch, stderr, stdout};
 
 /// Two projects, and a directory of state of their own.
 pub struct Scene {
@@ -47,7 +47,7 @@ impl Scene {
 
     /// Runs a script in a guest that has these caches.
     pub fn run(&self, project: &str, caches: &str, script: &str) -> Output {
-        self.inarch(project, &["run", "-q", "--accel", "tcg", "--cache", caches, "sh", "-c", script])
+        self.inarch(project, &["run", "-q", any_machine(), "--cache", caches, "sh", "-c", script])
     }
 
     fn reports(&self) -> Vec<Value> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::support::s3::S3;
 use crate::support::web::{Fault, Web};
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, programs, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, any_machine, assert_one_line, assert_status, host, programs, scratch, stderr, stdout, within,
+};
 
 /// Machines, each a directory of state of its own, and a remote in a directory.
 struct Scene {
@@ -59,8 +61,7 @@ impl Scene {
         let words = [
             "run",
             "-q",
-            "--accel",
-            "tcg",
+            any_machine(),
             "--cache",
             "own=/srv/own,scope=team",
             "--cache-remote",
@@ -314,7 +315,7 @@ fn a_pushed_tree_is_a_source() {
     // A guest reads it.
     let tree = format!("{url}=/mnt");
     let script = "cd /mnt; cmp /mnt/below/00010 /mnt/link/00010 && sha256sum < below/00020; ls | wc -l";
-    let output = scene.inarch("three", &["run", "-q", "--accel", "tcg", "--tree", &tree, "sh", "-c", script]);
+    let output = scene.inarch("three", &["run", "-q", any_machine(), "--tree", &tree, "sh", "-c", script]);
     assert_status(&output, 0);
     let expected = host("sh", &["-c", "cd tree; sha256sum < below/00020; ls | wc -l"], scene.place.path());
     assert_eq!(stdout(&output), expected);
@@ -426,7 +427,7 @@ fn buckets_of_s3_are_remotes() {
     }
     let read = "set -e; cd /srv/own; find . -type f | sort | xargs sha256sum; echo new > new";
     let words =
-        ["run", "-q", "--accel", "tcg", "--cache", "own=/srv/own,scope=team", "--cache-remote", url, "sh", "-c", read];
+        ["run", "-q", any_machine(), "--cache", "own=/srv/own,scope=team", "--cache-remote", url, "sh", "-c", read];
     let output = inarch("guest", &words);
     assert_status(&output, 0);
     let expected = host("sh", &["-ec", "cd files; find . -type f | sort | xargs sha256sum"], scene.place.path());

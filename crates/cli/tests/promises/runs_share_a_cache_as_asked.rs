@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::caches_outlive_the_guest::Scene;
 use crate::support::bare_guest::BareGuest;
-use crate::support::{LONG, assert_one_line, assert_status, host, stderr, stdout, within};
+use crate::support::{LONG, any_machine, assert_one_line, assert_status, host, stderr, stdout, within};
 
 /// Starts a run that has the cache for itself.
 fn locked(scene: &Scene, script: &str) -> Child {
-    let words = ["run", "--accel", "tcg", "--cache", "own=/srv/own,locked", "sh", "-c", script];
+    let words = ["run", any_machine(), "--cache", "own=/srv/own,locked", "sh", "-c", script];
     scene.command("one", &words).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
@@ -62,7 +62,7 @@ fn a_private_cache_is_never_mixed_of_two_runs() {
     let words = |mode: &str| {
         let script = "cd /srv/own; cat 00001 00002 > new; echo ready; read go; echo $go";
         let cache = format!("own=/srv/own{mode}");
-        ["run", "--report", report.to_str().unwrap(), "--accel", "tcg", "--cache", &cache, "sh", "-c", script]
+        ["run", "--report", report.to_str().unwrap(), any_machine(), "--cache", &cache, "sh", "-c", script]
             .map(str::to_owned)
     };
     let run = |mode: &str, between: &dyn Fn()| {
