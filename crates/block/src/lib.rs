@@ -86,4 +86,4 @@ pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, Sink, Verifier, WriteError,
     Written, stream_parts, usual_threads, write_parts,
 };
-pub use writeback::{Losses, Writeback};
+pub use writeback::Writeback;

@@ -152,9 +152,14 @@ fn sweep(root: &Path) {
     let below =
         entries(root).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
     for entry in std::iter::once(root.to_owned()).chain(below).flat_map(|directory| entries(&directory)) {
-        let is_new = entry.file_name().to_string_lossy().starts_with(NEW);
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(NEW)).unwrap_or_default();
+        let numbers: Result<Vec<u128>, _> = rest.split('-').map(str::parse).collect();
+        if numbers.is_err() || numbers.is_ok_and(|numbers| numbers.len() != 3) {
+            continue;
+        }
         let written = entry.metadata().and_then(|metadata| metadata.modified());
-        if is_new && written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED)) {
+        if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED)) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -77,7 +77,9 @@ pub enum CacheError {
         reason: String,
     },
     /// A remote's pack has other files than what is here says.
-    #[error("the remote's pack {pack} has other files than the pack of this name that is here: {reason}")]
+    #[error(
+        "the remote's pack {pack} has other files than the pack of this name that is here: {reason}; if the remote is right, remove the cache that is here"
+    )]
     Conflict {
         /// The pack.
         pack: String,

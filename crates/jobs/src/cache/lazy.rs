@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use inarch_block::{Backing, Cursor, Losses, Writeback};
+use inarch_block::{Backing, Cursor, Writeback};
 use inarch_remote::RemoteError;
 use inarch_tree::{InodeId, Tree};
 use rustix::fs::SeekFrom;
@@ -49,9 +49,6 @@ struct Chunk {
     offset: u64,
     digest: [u8; 32],
 }
-
-/// How often a read begins again because the disk has lost what was written.
-const MOST_LOSSES: u32 = 3;
 
 impl Chunk {
     fn end(&self) -> u64 {
@@ -119,7 +116,7 @@ pub(crate) struct LazyPack {
     file: File,
     chunks: Vec<Chunk>,
     tree: Arc<Tree>,
-    /// A bit for each chunk: whether this process has seen the file's bytes to be right.
+    /// A bit for each chunk: whether this process has seen the file's bytes to be right. They are so until the disk loses something.
     known: Vec<AtomicU64>,
     writeback: Writeback,
     /// Chunks that a thread has just now.
@@ -135,7 +132,7 @@ pub(crate) struct LazyPack {
 /// Where the bytes of a chunk are.
 enum Place {
     File,
-    /// The file could not be written.
+    /// The file could not be written, or is not to be trusted.
     Memory(Vec<u8>),
 }
 
@@ -173,24 +170,22 @@ impl LazyPack {
     }
 
     fn is_known(&self, chunk: usize) -> bool {
-        self.known.get(chunk / 64).is_some_and(|bits| bits.load(Ordering::Acquire) & 1 << (chunk % 64) != 0)
+        !self.writeback.is_lost()
+            && self.known.get(chunk / 64).is_some_and(|bits| bits.load(Ordering::Acquire) & 1 << (chunk % 64) != 0)
     }
 
-    /// Notes that a chunk is right in the file, unless something was lost since `losses`.
-    fn set_known(&self, chunk: usize, losses: Losses) {
+    fn set_known(&self, chunk: usize) {
         if let Some(bits) = self.known.get(chunk / 64) {
-            self.writeback.unless_lost(losses, || {
-                bits.fetch_or(1 << (chunk % 64), Ordering::Release);
-            });
+            bits.fetch_or(1 << (chunk % 64), Ordering::Release);
         }
     }
 
-    /// How often the disk has lost what was written to the file. After each loss every chunk is compared once more.
-    fn losses(&self) -> Losses {
-        self.writeback.check(&self.file, |error| {
-            self.known.iter().for_each(|bits| bits.store(0, Ordering::Release));
-            self.tell_full(error);
-        })
+    /// Whether the disk has lost what was written to the file.
+    fn has_lost(&self) -> bool {
+        if let Some(error) = self.writeback.check(&self.file) {
+            self.tell_full(&error);
+        }
+        self.writeback.is_lost()
     }
 
     /// Tells, once, that what is fetched is not kept.
@@ -228,8 +223,8 @@ impl LazyPack {
         }
     }
 
-    /// Makes sure that a chunk is here. `wanted` is the end of the chunks that the read needs, `losses` those known before it began.
-    fn ensure(&self, first: usize, wanted: usize, losses: Losses) -> io::Result<Place> {
+    /// Makes sure that a chunk is here. `wanted` is the end of the chunks that the read needs.
+    fn ensure(&self, first: usize, wanted: usize) -> io::Result<Place> {
         if self.is_known(first) {
             return Ok(Place::File);
         }
@@ -238,11 +233,11 @@ impl LazyPack {
         let mut buffer = vec![0; chunk.length as usize];
         let claim = self.claim(first, first + 1);
         // Another thread may have had it meanwhile.
-        if self.is_known(first)
-            || self.file.read_exact_at(&mut buffer, chunk.at).is_ok() && self.is_right(&chunk, &buffer)
-        {
-            self.set_known(first, losses);
+        if self.is_known(first) {
             return Ok(Place::File);
+        }
+        if self.file.read_exact_at(&mut buffer, chunk.at).is_ok() && self.is_right(&chunk, &buffer) {
+            return Ok(self.stored(first, &buffer));
         }
         drop(claim);
         let far = self.far.as_ref().ok_or_else(failed)?;
@@ -253,20 +248,30 @@ impl LazyPack {
         }
         let all = self.chunks.get(claim.chunks.clone()).unwrap_or_default();
         let range = chunk.at..all.last().map_or(chunk.end(), Chunk::end);
-        let mut place = self.take((claim.chunks.clone(), losses), range.start, far.bytes(&self.name, range));
+        let mut place = self.take(claim.chunks.clone(), range.start, far.bytes(&self.name, range));
         let is_damaged = |wrong: &Wrong| match wrong {
             Wrong::Bytes => true,
             Wrong::Remote(error) => matches!(error, RemoteError::TooShort { .. } | RemoteError::TooLong { .. }),
         };
         if place.as_ref().err().is_some_and(is_damaged) {
             // What a cache in between has damaged may be right the second time.
-            place = self.take((first..first + 1, losses), chunk.at, far.bytes(&self.name, chunk.at..chunk.end()));
+            place = self.take(first..first + 1, chunk.at, far.bytes(&self.name, chunk.at..chunk.end()));
         }
         place.map_err(|wrong| {
             let path = self.tree.path(chunk.inode);
             far.tell_wrong(&String::from_utf8_lossy(&path), chunk.offset, chunk.length, &wrong.to_string());
             failed()
         })
+    }
+
+    /// Where a chunk is that was compared with its digest, and is in the file.
+    fn stored(&self, chunk: usize, bytes: &[u8]) -> Place {
+        // What is in the page cache now may not be on the disk.
+        if self.writeback.is_lost() {
+            return Place::Memory(bytes.to_vec());
+        }
+        self.set_known(chunk);
+        Place::File
     }
 
     /// The chunk before which one request ends: all that is wanted, and what is read ahead, but not too much.
@@ -279,12 +284,7 @@ impl LazyPack {
     }
 
     /// Checks bytes that begin at `start`, and stores the chunks that they are. The first one must be right.
-    fn take(
-        &self,
-        (range, losses): (Range<usize>, Losses),
-        start: u64,
-        bytes: Result<Vec<u8>, RemoteError>,
-    ) -> Result<Place, Wrong> {
+    fn take(&self, range: Range<usize>, start: u64, bytes: Result<Vec<u8>, RemoteError>) -> Result<Place, Wrong> {
         let bytes = bytes.map_err(Wrong::Remote)?;
         let mut first = None;
         for at in range {
@@ -298,10 +298,7 @@ impl LazyPack {
                 continue;
             }
             let place = match self.file.write_all_at(piece, chunk.at) {
-                Ok(()) => {
-                    self.set_known(at, losses);
-                    Place::File
-                }
+                Ok(()) => self.stored(at, piece),
                 Err(error) => {
                     self.tell_full(&error);
                     Place::Memory(piece.to_vec())
@@ -343,15 +340,14 @@ impl Backing for LazyPack {
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let failed = || io::Error::from_raw_os_error(libc::EIO);
         let end = offset.checked_add(count).ok_or_else(failed)?;
-        let (mut at, mut lost) = (offset, 0);
+        let mut at = offset;
         let mut number = self.chunks.partition_point(|chunk| chunk.end() <= offset);
         let wanted = self.chunks.partition_point(|chunk| chunk.at < end);
         while at < end {
             // Between files there is nothing to read.
             let chunk = *self.chunks.get(number).filter(|chunk| chunk.at <= at).ok_or_else(failed)?;
             let stop = chunk.end().min(end);
-            let losses = self.writeback.losses();
-            match self.ensure(number, wanted, losses)? {
+            match self.ensure(number, wanted)? {
                 Place::Memory(bytes) => {
                     let piece = bytes.get((at - chunk.at) as usize..(stop - chunk.at) as usize);
                     out.copy_from(piece.ok_or_else(failed)?);
@@ -359,11 +355,8 @@ impl Backing for LazyPack {
                 Place::File => {
                     let mut into = out.clone();
                     self.read_file(at..stop, &mut into)?;
-                    if self.losses() != losses {
-                        lost += 1;
-                        if lost > MOST_LOSSES {
-                            return Err(failed());
-                        }
+                    // Then it comes from memory.
+                    if self.has_lost() {
                         continue;
                     }
                     *out = into;

@@ -20,7 +20,7 @@ const MAGIC: &[u8; 8] = b"INARCHPK";
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// The most zeros of one pack's files, in bytes. They take no room on a disk, but as long to hash as other bytes: without a limit a guest could
+/// The most zeros that a guest's files have in one publication, in bytes. They take no room on a disk, but as long to hash as other bytes: without a limit a guest could
 /// keep this machine busy for hours with one sparse file.
 const MOST_ZEROS: u64 = 64 << 30;
 
@@ -53,7 +53,12 @@ impl NewPack {
         let fail = |error| PathError::new(&path, "cannot write a new pack of the cache", error);
         new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
         new.file.write_all_at(MAGIC, 0).map_err(fail)?;
-        Ok(NewPack { new, end: BLOCK, known: HashMap::new(), zeros_left: MOST_ZEROS })
+        Ok(NewPack { new, end: BLOCK, known: HashMap::new(), zeros_left: u64::MAX })
+    }
+
+    /// Limits the zeros of the files that come now: a guest made them.
+    pub fn limit_zeros(&mut self) {
+        self.zeros_left = MOST_ZEROS;
     }
 
     /// Whether it has no file's bytes.
@@ -84,8 +89,18 @@ impl NewPack {
                 read_content(content, inode, at, piece)?;
             }
             // Zeros stay a hole.
-            if !is_zeros(piece) {
-                self.new.file.write_all_at(piece, start + at)?;
+            let mut blocks = piece.chunks(BLOCK_SIZE).map(is_zeros).peekable();
+            let mut done = 0;
+            while let Some(are_zeros) = blocks.next() {
+                let mut count = 1;
+                while blocks.next_if_eq(&are_zeros).is_some() {
+                    count += 1;
+                }
+                let end = (done + count * BLOCK_SIZE).min(piece.len());
+                if !are_zeros {
+                    self.new.file.write_all_at(piece.get(done..end).unwrap_or_default(), start + at + done as u64)?;
+                }
+                done = end;
             }
             Ok(())
         })?;
@@ -132,8 +147,9 @@ fn digest(
     let mut hash = blake3::Hasher::new();
     pieces(size, buffer, |at, piece| {
         read_content(content, inode, at, piece)?;
-        if let Some(left) = zeros_left.as_deref_mut().filter(|_| is_zeros(piece)) {
-            let rest = left.checked_sub(piece.len() as u64);
+        if let Some(left) = zeros_left.as_deref_mut() {
+            let zeros: usize = piece.chunks(BLOCK_SIZE).filter(|block| is_zeros(block)).map(<[u8]>::len).sum();
+            let rest = left.checked_sub(zeros as u64);
             *left = rest.ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, TOO_MANY_ZEROS))?;
         }
         hash.update(piece);

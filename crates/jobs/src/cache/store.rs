@@ -357,8 +357,16 @@ impl Locked<'_> {
         if new.is_empty() {
             return Ok(());
         }
+        let current = self.cache.current()?;
         for path in entries(&self.cache.dir.join(GENERATIONS))? {
-            let bytes = trust::read(&path).map_err(|error| PathError::new(&path, "cannot read a generation", error))?;
+            let fail = |error| PathError::new(&path, "cannot read a generation", error);
+            let mut file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
+            // What nobody reads goes with the next sweep, and may be damaged.
+            if current.as_ref() != Some(&path) && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map_err(fail)?;
             let old = Generation::decode(&bytes).map_err(|damage| self.cache.damaged(&path, &damage))?;
             for (name, number) in of_remotes(&old) {
                 let Some(chunks) = new.get(&name) else { continue };

@@ -78,6 +78,9 @@ impl<'a> Change<'a> {
         rules: &Rules,
         mut pack: Option<&mut NewPack>,
     ) -> Result<Change<'a>, CacheError> {
+        if let Some(pack) = &mut pack {
+            pack.limit_zeros();
+        }
         let guest = Arc::clone(newer.tree);
         let old = &base.tree;
         let (found, _) = differences_but_deep(old, &guest, newer.lineage, MOST_PATHS);

@@ -91,6 +91,8 @@ impl Guest {
         patience: Duration,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
+        // That of a guest before this one, which was started in vain.
+        drop(failure.take_ring());
         let serving = Serving::default();
         let started = connected(|agent, console| {
             let initramfs = machine::Endpoint::Descriptor(in_memory(&self.initramfs)?);
