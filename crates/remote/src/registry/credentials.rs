@@ -326,7 +326,9 @@ mod tests {
         assert_eq!(helped("cat", long).unwrap(), b"localhost:5000");
         assert!(helped("yes", long).unwrap_err().contains("more than 1 MiB"));
         assert!(helped("exec sleep 600", Duration::from_millis(50)).unwrap_err().contains("no answer"));
-        assert!(helped("exec >&-; exec sleep 600", Duration::from_millis(50)).unwrap_err().contains("within 0 seconds"));
+        assert!(
+            helped("exec >&-; exec sleep 600", Duration::from_millis(50)).unwrap_err().contains("within 0 seconds")
+        );
         assert!(ask("../x", "y", long).is_err());
         assert!(ask("no-such-helper-of-inarch", "y", long).unwrap_err().contains("no such program"));
     }
