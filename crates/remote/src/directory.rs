@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::{Found, RemoteError, Version};
+use crate::{Found, RemoteError, Version, WrongLength};
 
 /// Locked while a head is replaced.
 const LOCK: &str = ".lock";
@@ -41,7 +41,7 @@ pub(crate) fn get(root: &Path, key: &str, most: u64) -> Result<Found, RemoteErro
     let mut bytes = Vec::new();
     open(root, key)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(RemoteError::TooLong { most });
+        return Err(WrongLength::TooLong { most }.into());
     }
     Ok(Found { version: Version::of_bytes(&bytes), bytes })
 }
@@ -51,9 +51,9 @@ pub(crate) fn get_range(root: &Path, key: &str, range: Range<u64>) -> Result<Vec
     let wanted = range.end.saturating_sub(range.start);
     let size = file.metadata()?.len();
     if size < range.end {
-        return Err(RemoteError::TooShort { got: size.saturating_sub(range.start), wanted });
+        return Err(WrongLength::TooShort { got: size.saturating_sub(range.start), wanted }.into());
     }
-    let mut bytes = vec![0; usize::try_from(wanted).map_err(|_| RemoteError::TooLong { most: u64::MAX })?];
+    let mut bytes = vec![0; usize::try_from(wanted).map_err(|_| WrongLength::TooLong { most: u64::MAX })?];
     file.read_exact_at(&mut bytes, range.start)?;
     Ok(bytes)
 }

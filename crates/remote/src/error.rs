@@ -3,12 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-/// Why an object could not be had or put. Each is one line, which names neither the remote nor the object: the caller does.
-#[derive(Debug, thiserror::Error)]
-pub enum RemoteError {
-    /// It is not there.
-    #[error("there is no such object")]
-    Missing,
+/// An answer is too long or too short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongLength {
     /// The answer is longer than it may be.
     #[error("the answer is longer than {most} bytes")]
     TooLong {
@@ -23,6 +20,17 @@ pub enum RemoteError {
         /// How many were asked for.
         wanted: u64,
     },
+}
+
+/// Why an object could not be had or put. Each is one line, which names neither the remote nor the object: the caller does.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// It is not there.
+    #[error("there is no such object")]
+    Missing,
+    /// The answer is too long or too short.
+    #[error(transparent)]
+    Length(#[from] WrongLength),
     /// It took too long.
     #[error("no answer within {} seconds", .0.as_secs())]
     TimeOut(Duration),

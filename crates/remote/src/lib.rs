@@ -22,6 +22,6 @@ pub mod registry;
 pub mod remote;
 mod worker;
 
-pub use error::RemoteError;
+pub use error::{RemoteError, WrongLength};
 pub use location::{Location, LocationError};
 pub use remote::{Found, Limits, Remote, Version};

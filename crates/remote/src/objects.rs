@@ -18,7 +18,7 @@ use object_store::{
 
 use crate::connector::{Connector, Redirects};
 use crate::location::{Location, Store};
-use crate::{Found, Limits, RemoteError, Version};
+use crate::{Found, Limits, RemoteError, Version, WrongLength};
 
 /// A connected store.
 pub(crate) type Objects = Arc<dyn ObjectStore>;
@@ -97,7 +97,7 @@ async fn collect(result: object_store::GetResult, most: u64) -> Result<Vec<u8>, 
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(of_store)?;
         if (bytes.len() + piece.len()) as u64 > most {
-            return Err(RemoteError::TooLong { most });
+            return Err(WrongLength::TooLong { most }.into());
         }
         bytes.extend_from_slice(&piece);
     }
@@ -117,7 +117,7 @@ pub(crate) async fn get_range(store: &Objects, path: &Path, range: Range<u64>) -
     let result = store.get_opts(path, options).await.map_err(of_store)?;
     let bytes = collect(result, wanted).await?;
     if (bytes.len() as u64) < wanted {
-        return Err(RemoteError::TooShort { got: bytes.len() as u64, wanted });
+        return Err(WrongLength::TooShort { got: bytes.len() as u64, wanted }.into());
     }
     Ok(bytes)
 }

@@ -6,8 +6,8 @@
 //!    themselves (`session`, `challenge`).
 //! 4. A blob comes piece by piece to the thread that asked for it. Whether it is the right one is for that thread to check.
 //!
-//! A server is not trusted: every answer has a limit of bytes and of time, redirections are counted and never lead from TLS to plain HTTP, and
-//! credentials go to the registry and to the service that it names for tokens, and to nobody else.
+//! A server is not trusted. Every answer has a limit of bytes and of time. Redirects are counted, and never lead from TLS to plain HTTP. Only the
+//! registry and the token service that it names receive credentials.
 
 mod authorities;
 mod challenge;
@@ -124,7 +124,7 @@ impl Registry {
         self.wait(0, async move { session.has_blob(&digest).await })
     }
 
-    /// Puts a blob, of which `input` has all `size` bytes.
+    /// Uploads a blob. `input` has all of its `size` bytes.
     ///
     /// # Errors
     /// Those of `input`, or the registry does not take it.
@@ -160,7 +160,7 @@ impl Registry {
         self.wait(bytes.len() as u64, async move { session.put_manifest(&reference, &media_type, bytes).await })
     }
 
-    /// How long a request of so many bytes may take.
+    /// The time limit of a request that transfers this many bytes.
     fn limit(&self, bytes: u64) -> Duration {
         self.limits.request + Duration::from_secs(bytes.min(1 << 40) >> 16)
     }

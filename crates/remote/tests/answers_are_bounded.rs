@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use inarch_remote::{Limits, Location, Remote, RemoteError};
+use inarch_remote::{Limits, Location, Remote, RemoteError, WrongLength};
 
 /// Answers each connection by `answer`, and counts them.
 fn server(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> (Location, Arc<AtomicU32>) {
@@ -50,7 +50,7 @@ fn an_endless_answer_ends() {
         while stream.write_all(&[0; 65536]).is_ok() {}
     });
     let error = remote(&location).get("a", 1000).unwrap_err();
-    assert!(matches!(error, RemoteError::TooLong { most: 1000 }), "{error}");
+    assert!(matches!(error, RemoteError::Length(WrongLength::TooLong { most: 1000 })), "{error}");
 }
 
 #[test]
@@ -129,5 +129,8 @@ fn of_those_that_replace_an_object_at_once_one_does() {
     assert_eq!(first.get("head", 100).unwrap().bytes, replaced.to_string().into_bytes());
     // A range is all or nothing.
     assert_eq!(first.get_range("head", 0..1).unwrap(), b"6");
-    assert!(matches!(first.get_range("head", 0..9), Err(RemoteError::TooShort { got: 2, wanted: 9 })));
+    assert!(matches!(
+        first.get_range("head", 0..9),
+        Err(RemoteError::Length(WrongLength::TooShort { got: 2, wanted: 9 }))
+    ));
 }

@@ -251,7 +251,7 @@ impl LazyPack {
         let mut place = self.take(claim.chunks.clone(), range.start, far.bytes(&self.name, range));
         let is_damaged = |wrong: &Wrong| match wrong {
             Wrong::Bytes => true,
-            Wrong::Remote(error) => matches!(error, RemoteError::TooShort { .. } | RemoteError::TooLong { .. }),
+            Wrong::Remote(error) => matches!(error, RemoteError::Length(_)),
         };
         if place.as_ref().err().is_some_and(is_damaged) {
             // What a cache in between has damaged may be right the second time.

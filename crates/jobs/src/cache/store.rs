@@ -361,7 +361,7 @@ impl Locked<'_> {
         for path in entries(&self.cache.dir.join(GENERATIONS))? {
             let fail = |error| PathError::new(&path, "cannot read a generation", error);
             let mut file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
-            // What nobody reads goes with the next sweep, and may be damaged.
+            // The next sweep removes a generation without readers. It may be damaged.
             if current.as_ref() != Some(&path) && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 continue;
             }

@@ -6,8 +6,8 @@
 //! | 2 | `$XDG_RUNTIME_DIR/containers/auth.json`, `~/.config/containers/auth.json` (containers-auth.json(5)) |
 //! | 3 | `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json` |
 //!
-//! In each file, a helper for the registry (`credHelpers`) goes before a helper for all (`credsStore`), and that before `auths`, of which the key counts
-//! that names most of the image. A helper is the program `docker-credential-NAME`, which gets the registry on its standard input.
+//! In each file, the registry's own helper (`credHelpers`) comes first, then the helper for all registries (`credsStore`), then `auths`. Of several keys of
+//! `auths` that match, the longest one counts. A helper is the program `docker-credential-NAME`, which gets the registry on its standard input.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The name of Docker's own registry in its files and for its helpers.
 const USUAL_KEY: &str = "https://index.docker.io/v1/";
 
-/// Who asks.
+/// What authenticates this client to a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// A name and a password, or what stands for one.

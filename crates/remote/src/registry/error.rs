@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::WrongLength;
+
 /// Why an image could not be had or put. Each is one line, which does not name the image: the caller does.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
@@ -34,20 +36,9 @@ pub enum RegistryError {
     /// It answers what the protocol does not have.
     #[error("the registry makes no sense: {0}")]
     Nonsense(String),
-    /// The answer is longer than it may be.
-    #[error("the answer is longer than {most} bytes")]
-    TooLong {
-        /// The most that it may have.
-        most: u64,
-    },
-    /// The answer is shorter than what was asked for.
-    #[error("the answer ends after {got} of {wanted} bytes")]
-    TooShort {
-        /// How many bytes came.
-        got: u64,
-        /// How many were asked for.
-        wanted: u64,
-    },
+    /// The answer is too long or too short.
+    #[error(transparent)]
+    Length(#[from] WrongLength),
     /// It took too long.
     #[error("no complete answer within {} seconds", .0.as_secs())]
     TimeOut(Duration),
@@ -111,7 +102,7 @@ impl RegistryError {
     /// Whether the same request may succeed a moment later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            RegistryError::Unreachable(_) | RegistryError::TooShort { .. } => true,
+            RegistryError::Unreachable(_) | RegistryError::Length(WrongLength::TooShort { .. }) => true,
             RegistryError::Trouble { status, .. } => *status >= 500,
             _ => false,
         }

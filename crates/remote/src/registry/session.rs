@@ -14,7 +14,7 @@ use super::credentials::{Credentials, Found};
 use super::error::plain;
 use super::name::is_loopback;
 use super::{Answer, ImageName, MOST_DOCUMENT, RegistryError};
-use crate::Limits;
+use crate::{Limits, WrongLength};
 
 /// How many redirections are followed: a registry sends a client to the store that has the bytes, and that perhaps to another.
 const REDIRECTIONS: usize = 5;
@@ -345,7 +345,7 @@ impl Session {
             skip -= skipped;
             let piece = piece.split_off(skipped as usize);
             if piece.len() as u64 > size - *got {
-                return Err(RegistryError::TooLong { most: size });
+                return Err(WrongLength::TooLong { most: size }.into());
             }
             *got += piece.len() as u64;
             if !piece.is_empty() && pieces.send(piece).await.is_err() {
@@ -353,7 +353,7 @@ impl Session {
             }
         }
         if *got < size {
-            return Err(RegistryError::TooShort { got: *got, wanted: size });
+            return Err(WrongLength::TooShort { got: *got, wanted: size }.into());
         }
         Ok(())
     }
@@ -364,7 +364,7 @@ async fn all_of(mut answer: Response, most: u64) -> Result<Vec<u8>, RegistryErro
     let mut bytes = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| RegistryError::of_http(&error))? {
         if (bytes.len() + piece.len()) as u64 > most {
-            return Err(RegistryError::TooLong { most });
+            return Err(WrongLength::TooLong { most }.into());
         }
         bytes.extend_from_slice(&piece);
     }

@@ -151,7 +151,7 @@ impl Images {
         Ok(is_damaged)
     }
 
-    /// Keeps a blob, of which `fill` writes the bytes; it must check them.
+    /// Keeps a blob. `fill` writes its bytes, and must check them.
     pub fn keep(
         &self,
         digest: &Digest,
@@ -321,7 +321,7 @@ pub fn images() -> Result<Vec<ImageReport>, PullError> {
 /// What pruning images has freed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PrunedImages {
-    /// The names of those that were removed.
+    /// The names of the removed images.
     pub removed: Vec<String>,
     /// Bytes on the disk before.
     pub before: u64,
