@@ -310,12 +310,18 @@ fn what_covers_a_mount_is_named() {
     assert_status(&used, 0);
 }
 
+/// A server that enters a mount namespace of its own sees the mount until it is there. It is not the process to go to.
 #[test]
 fn a_mount_of_another_mount_namespace_is_told_of() {
+    let delayed = "strace -f -qq -o calls -e trace=pivot_root -e inject=pivot_root:delay_enter=1000000";
+    let delayed = if has_strace() { delayed } else { "" };
     for via in WAYS {
         let scene = Scene::via(via);
-        let script = "unshare --mount --propagation slave $INARCH mount -b tree point --log log";
-        assert_status(&scene.shell(script), 0);
+        let script = format!(
+            "{delayed} unshare --mount --propagation slave $INARCH mount -b tree point --log log > said 2>&1 &
+             for try in $(seq 1000); do grep -q ^mounted said && exit; sleep 0.05; done; cat said; exit 1"
+        );
+        assert_status(&scene.shell(&script), 0);
         let server = last_process(&scene.path().join("log"));
         let refused = scene.shell("$INARCH umount point");
         let text = stderr(&refused);
@@ -329,11 +335,14 @@ fn a_mount_of_another_mount_namespace_is_told_of() {
     }
 }
 
+fn has_strace() -> bool {
+    Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok()
+}
+
 /// The kill comes in the very call by which the mount appears.
 #[test]
 fn a_server_that_is_killed_as_it_mounts_leaves_nothing() {
-    let has_strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok();
-    if !has_strace || !rustix::process::geteuid().is_root() {
+    if !has_strace() || !rustix::process::geteuid().is_root() {
         return println!("skipped: a_server_that_is_killed_as_it_mounts_leaves_nothing: that takes strace, and root");
     }
     for (command, point) in [

@@ -164,7 +164,8 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
         }
         (Some(Place { point, cover: Some(cover), .. }), _) => (&**point, covered_by(cover)),
         (_, Some(Place { point, entry, .. })) => (&**point, not_ours(point, entry)),
-        (_, None) => match (mount::process_that_sees(&named).or_else(|| guard_at(&named, 0)), target) {
+        // The guard comes first: a server enters a mount namespace of its own, which is a copy, and empties it.
+        (_, None) => match (guard_at(&named, 0).or_else(|| mount::process_that_sees(&named)), target) {
             (Some(process), _) => (path, elsewhere(process, &named)),
             (None, Ok(_)) => (path, format!("nothing is mounted there{}", within(absolute))),
             (None, Err(error)) => return Err(JobError::path(path, "cannot be unmounted", error)),
