@@ -24,14 +24,10 @@ example-fleet: setup-fleet all
 check-fleet: setup-fleet all
 	INARCH=$(abspath $(inarch)) examples/fleet/check
 
-# Mounts of tests are in a mount namespace of their own, and unmounts reach the servers that another test started meanwhile, as
-# systemd arranges it for the whole machine.
-alone := $(shell unshare --mount --propagation shared true 2>/dev/null && echo unshare --mount --propagation shared)
-
 test: setup-test
 	# One build of all packages: a part of them has other features, and is compiled again. Two tests run at a time: one
 	# waits for its guest while the other works. A script that runs this in the background has signals ignored that tests send.
-	$(alone) env --default-signal cargo test --workspace -- --test-threads 2 $(TEST_FLAGS)
+	scripts/alone env --default-signal cargo test --workspace -- --test-threads 2 $(TEST_FLAGS)
 
 # All test programs but `guests`, which start some, and `promises`, which take the built command.
 programs := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
