@@ -160,6 +160,21 @@ pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
+/// From now on calls `last` before SIGINT, SIGQUIT, SIGTERM or SIGHUP ends this process, within [`leave_interrupts`] as well.
+pub fn end_by_signals(last: impl FnOnce() + Send + 'static) {
+    let ignored = ignored_signals();
+    let wanted = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    // If they cannot be caught, they end the process all the same.
+    let Ok(mut signals) = signal_hook::iterator::Signals::new(wanted) else { return };
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            last();
+            // That cannot fail: the signals are those that can be caught.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    });
+}
+
 /// The mask of signals that this process ignores, as under nohup(1) or in a shell's background: they stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

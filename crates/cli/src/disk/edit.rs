@@ -13,7 +13,7 @@ use inarch_jobs::{Scratch, shown};
 
 use super::machine::WrittenArguments;
 use crate::output::complain;
-use crate::signals::leave_interrupts;
+use crate::signals::{end_by_signals, leave_interrupts};
 use crate::size;
 
 /// The most bytes of a file that is edited.
@@ -43,20 +43,32 @@ pub fn edit(arguments: &EditArguments) -> anyhow::Result<ExitCode> {
     // Refuse before the editor starts: what the user types there must not be lost.
     image.machine.request(&target, Access::Write).check()?;
     let before = read(image, &target, path)?;
+    leave_interrupts(|| edit_copy(image, &target, path, &before))?
+}
+
+/// Has the editor edit a copy, and writes that back. Ctrl-C is the editor's until it has ended; then it ends this process.
+fn edit_copy(image: &WrittenArguments, target: &Target, path: &Path, before: &[u8]) -> anyhow::Result<ExitCode> {
     let directory = Scratch::within(&std::env::temp_dir())?;
     let name = path.file_name().unwrap_or("file".as_ref());
     let copy = directory.path().join(name);
     let fail = |error| anyhow::anyhow!("{}: {error}", shown(&copy));
-    fs::write(&copy, &before).map_err(fail)?;
+    fs::write(&copy, before).map_err(fail)?;
     run_editor(&copy)?;
     let after = fs::read(&copy).map_err(fail)?;
     if after == before {
         complain(format_args!("{}: not changed", shown(path)));
         return Ok(ExitCode::SUCCESS);
     }
-    let written = write_back(image, &target, path, &before, &after);
+    // From here on the copy outlives this process: it has what the user typed.
+    let place = format!("what you edited is in {}", shown(&copy));
+    let directory = directory.keep();
+    let said = place.clone();
+    end_by_signals(move || complain(said));
+    let written = write_back(image, target, path, before, &after);
     if written.is_err() {
-        complain(format_args!("what you edited is in {}", shown(&directory.keep().join(name))));
+        complain(place);
+    } else if let Err(error) = fs::remove_dir_all(&directory) {
+        complain(format_args!("{}: cannot be removed: {error}", shown(&directory)));
     }
     written.map(|()| ExitCode::SUCCESS)
 }
@@ -109,8 +121,7 @@ fn run_editor(copy: &Path) -> anyhow::Result<()> {
     line.push(" \"$@\"");
     let mut command = Command::new("sh");
     command.arg("-c").arg(line).arg(&editor).arg(copy);
-    let status = leave_interrupts(|| command.status()).and_then(|status| status);
-    let status = status.map_err(|error| anyhow::anyhow!("cannot start the editor: {error}"))?;
+    let status = command.status().map_err(|error| anyhow::anyhow!("cannot start the editor: {error}"))?;
     anyhow::ensure!(
         status.success(),
         "the editor ({}) failed, so nothing was written ({status})",

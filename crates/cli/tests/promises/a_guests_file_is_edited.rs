@@ -1,5 +1,6 @@
-//! Promise: an editor gets a private copy of a file on a guest's disk. The copy is removed however the command ends. Ctrl-C reaches the editor, not
-//! the command. The command refuses a file that it could not write back before the editor starts.
+//! Promise: an editor gets a private copy of a file on a guest's disk. The copy is removed however the command ends, unless the user changed it
+//! and it was not written back. Ctrl-C reaches the editor, not the command. The command refuses a file that it could not write back before the
+//! editor starts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -107,6 +108,30 @@ fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
     assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
     let mode = fs::metadata(Path::new(place).parent().unwrap()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn what_a_signal_kept_from_being_written_is_told() {
+    let dir = scratch();
+    let dir = dir.path();
+    prepare(dir);
+    for signal in ["INT", "TERM"] {
+        // The signal comes once the command has the image again, to write back. It is the parent of the shell that runs the editor.
+        let what = format!(
+            "echo mine > \"$1\"; shell=$(ps -o ppid= $$ | tr -d ' '); command=$(ps -o ppid= $shell | tr -d ' ')
+            (while kill -0 $shell; do sleep 0.01; done
+            while kill -0 $command && ! ls -l /proc/$command/fd | grep guest.img; do sleep 0.01; done
+            kill -{signal} $command) > killer 2>&1 &"
+        );
+        let ended = edited(dir, "guest.img", "/etc/shadow", &what);
+        assert_eq!(ended.status.code(), None, "{signal}: {}", stderr(&ended));
+        let told = stderr(&ended);
+        let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
+        assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
+    }
+    // The file is the old one or the new one.
+    let content = host("debugfs", &["-R", "cat /etc/shadow", "guest.img"], dir);
+    assert!(["old\n", "mine\n"].contains(&content.as_str()), "{content}");
 }
 
 #[test]
