@@ -17,7 +17,7 @@ use inarch_vfs::{ImageFile, ImageName};
 use vm_memory::{Bytes, VolatileSlice};
 
 const SIZE: usize = 3 << 20;
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 struct Disk(Mutex<Vec<u8>>);
 

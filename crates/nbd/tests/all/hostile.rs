@@ -42,7 +42,7 @@ fn say(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(), ConnectionError> {
     // The server may hang up in the middle of what we say.
     let _ = ours.write_all(bytes);
     let _ = ours.shutdown(Shutdown::Write);
-    ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    ours.set_read_timeout(Some(LONG)).unwrap();
     let _ = std::io::copy(&mut ours, &mut std::io::sink());
     served.join().expect("no panic")
 }

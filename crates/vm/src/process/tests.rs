@@ -14,7 +14,7 @@ fn shell(script: &str, descriptors: Vec<OwnedFd>) -> (Process, UnixStream) {
     (Process::spawn(command, console.into(), None).unwrap(), far)
 }
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn early_end_is_explained_by_the_last_line_of_its_errors() {

@@ -374,7 +374,7 @@ fn a_guest_that_does_not_speak_or_dies_is_told_apart() {
 fn an_incomplete_line_on_a_terminal_comes_to_its_end() {
     let size = WindowSize { rows: 24, columns: 80 };
     let cat = SessionRequest { terminal: Some(size), ..request(&["cat"]) };
-    let options = SessionOptions { timeout: Some(Duration::from_secs(10)), ..Default::default() };
+    let options = SessionOptions { timeout: Some(LONG), ..Default::default() };
     for (input, expected) in [("abc", "abc"), ("abc\n", "abc\r\n"), ("", "")] {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(input.as_bytes()).unwrap();
@@ -640,7 +640,7 @@ fn signals_are_passed_on() {
     let (mut sender, source) = UnixStream::pair().unwrap();
     let running = thread::spawn(move || {
         let catch = || Ok(Box::new(Sent(source.try_clone()?)) as Box<dyn SignalSource>);
-        let timeout = Some(Duration::from_secs(20));
+        let timeout = Some(LONG);
         let options = SessionOptions { signals: Some(&catch), timeout, ..Default::default() };
         session.run(&request(&["sh", "-c", script]), streams, &options).unwrap()
     });

@@ -180,7 +180,7 @@ impl Client {
         let server =
             NbdServer::new(device, options).on_event(|event| assert!(matches!(event, Event::RequestFailed { .. })));
         let server = thread::spawn(move || server.serve_stream(theirs));
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut client = Client { stream, server: Some(server) };
         assert_eq!(client.take(18), b"NBDMAGICIHAVEOPT\0\x03");
         client.put(&flags.to_be_bytes());
