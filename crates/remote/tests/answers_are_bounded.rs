@@ -31,14 +31,7 @@ fn server(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> (Location,
 /// Limits that a busy machine does not reach.
 fn limits() -> Limits {
     const LONG: Duration = Duration::from_secs(60);
-    Limits {
-        connect: LONG,
-        silence: LONG,
-        request: LONG,
-        retries: 1,
-        failures: 2,
-        pause: Duration::from_secs(600),
-    }
+    Limits { connect: LONG, silence: LONG, request: LONG, retries: 1, failures: 2, pause: Duration::from_secs(600) }
 }
 
 fn remote(location: &Location) -> Remote {

@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, scratch, stderr};
+use crate::support::{INARCH, LONG, any_machine, scratch, stderr};
 use rustix::fs::inotify;
 
 /// Starts a script in a guest that says "ready", and waits for that.
 fn start(directory: &Path, options: &[&str], script: &str) -> Child {
     let mut child = Command::new(INARCH)
-        .args(["run", "--accel=tcg"])
+        .args(["run", any_machine()])
         .args(options)
         .args(["--", "sh", "-c", script])
         .current_dir(directory)
@@ -128,7 +128,7 @@ fn a_quiet_run_that_fails_names_them_too() {
     let dir = scratch();
     std::fs::copy("/bin/cat", dir.path().join("program")).unwrap();
     let mut child = Command::new(INARCH)
-        .args(["run", "-q", "--accel=tcg", "--no-hold", "sh", "-c", "echo ready; read go; exec ./program /dev/null"])
+        .args(["run", "-q", any_machine(), "--no-hold", "sh", "-c", "echo ready; read go; exec ./program /dev/null"])
         .current_dir(dir.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
 
 /// The files of an image: busybox, two users and their groups.
 const ROOT: &str = "mkdir -p rootfs/bin rootfs/etc rootfs/dev rootfs/proc rootfs/sys rootfs/run rootfs/tmp && cp /bin/busybox rootfs/bin/ &&
@@ -30,10 +30,10 @@ fn docker_archive(dir: &Path, file: &str, config: &serde_json::Value) {
     host("tar", &["-C", "saved", "-cf", file, "manifest.json", "config.json", "layer.tar"], dir);
 }
 
-/// Runs `inarch run --accel=tcg WORDS` in `dir`, with variables that are nothing to a container.
+/// Runs `inarch run WORDS` in `dir`, with variables that are nothing to a container.
 fn run(dir: &Path, words: &[&str]) -> Output {
     Command::new(INARCH)
-        .args(["run", "--accel=tcg"])
+        .args(["run", any_machine()])
         .args(words)
         .env("LC_ALL", "of_the_host")
         .env("OF_THE_HOST", "1")

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Output, Stdio};
 
 use crate::support::kept::Scene;
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, stderr, stdout, within};
+use crate::support::{INARCH, LONG, any_machine, assert_one_line, assert_status, host, stderr, stdout, within};
 
 #[test]
 fn what_was_written_is_there_the_next_time() {
@@ -17,14 +17,14 @@ fn what_was_written_is_there_the_next_time() {
     let live = scene.host("../live");
     fs::create_dir(&live).unwrap();
     let live = format!("{}:/mounted/live", live.display());
-    let line = ["run", "-q", "--accel=tcg", "--keep", "one", "--root", "root", "-v", &live, "--", "/bin/sh", "-c"];
+    let line = ["run", "-q", any_machine(), "--keep", "one", "--root", "root", "-v", &live, "--", "/bin/sh", "-c"];
     let output = scene.inarch(line).arg(first).output().unwrap();
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "file 1\n");
     let changed = stdout(&scene.call(["diff", "one"]));
     assert!(changed.contains("/new/dir/x") && !changed.contains("/mounted"), "{changed}");
     // The second command says nothing of trees, and comes from elsewhere.
-    let mut again = scene.inarch(["run", "-q", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c"]);
+    let mut again = scene.inarch(["run", "-q", any_machine(), "--keep", "one", "--", "/bin/sh", "-c"]);
     let output = again.arg("cat /data/f1 /new/dir/x; ls /data; exit 3").current_dir("/").output().unwrap();
     assert_status(&output, 3);
     assert!(stdout(&output).starts_with("file 1\nmore\nx\nbig\nf1\nf3\n"), "{}", stdout(&output));
@@ -39,7 +39,7 @@ fn what_was_written_is_there_the_next_time() {
     assert_eq!(json[0]["trees"][0]["destination"], "/");
 
     // Other trees are not those of the run.
-    let other = scene.call(["run", "-q", "--accel=tcg", "--keep", "one", "--root", "/usr/share/doc", "--", "true"]);
+    let other = scene.call(["run", "-q", any_machine(), "--keep", "one", "--root", "/usr/share/doc", "--", "true"]);
     assert_one_line(&other, &["other trees", "--root"]);
 
     // What the host changes meanwhile is there the next time, beside what the run changed.
@@ -55,7 +55,7 @@ fn what_was_written_is_there_the_next_time() {
     fs::write(scene.host("data/f1"), "the host's").unwrap();
     fs::write(scene.host("data/f2"), "the host's").unwrap();
     let conflict =
-        scene.inarch(["run", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c", "cat /data/f1; ls /data/f2"]);
+        scene.inarch(["run", any_machine(), "--keep", "one", "--", "/bin/sh", "-c", "cat /data/f1; ls /data/f2"]);
     let output = { conflict }.output().unwrap();
     assert_status(&output, 1);
     assert_eq!(stdout(&output), "file 1\nmore\n", "the host's part of a changed file is kept in the run");
@@ -78,7 +78,7 @@ fn what_was_written_is_there_the_next_time() {
     host("touch", &["-d", "2020-01-01", "data/f1"], &scene.host(""));
     host("tar", &["-C", "root", "--format=posix", "-cf", "archive", "data/f1"], scene.path());
     let archive = fs::File::open(scene.path().join("archive")).unwrap();
-    let settle = ["run", "-q", "--accel=tcg", "--keep", "one", "--", "/bin/busybox", "tar", "-C", "/", "-xf", "-"];
+    let settle = ["run", "-q", any_machine(), "--keep", "one", "--", "/bin/busybox", "tar", "-C", "/", "-xf", "-"];
     assert_status(&scene.inarch(settle).stdin(archive).output().unwrap(), 0);
     let left = scene.call(["diff", "one"]);
     assert!(!stdout(&left).contains("/data/f1\n") && !stderr(&left).contains("/data/f1"), "{left:?}");

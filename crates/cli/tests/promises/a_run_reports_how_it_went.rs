@@ -10,7 +10,7 @@ use inarch_jobs::{Events, JobError};
 use inarch_vm::accel::AccelChoice;
 use serde_json::Value;
 
-use crate::support::{LONG, assert_one_line, assert_status, inarch, scratch};
+use crate::support::{LONG, any_machine, assert_one_line, assert_status, inarch, scratch};
 
 #[test]
 fn in_a_file() {
@@ -20,7 +20,7 @@ fn in_a_file() {
     let (tree, report) = (dir.path().join("tree"), dir.path().join("report.json"));
     let tree = format!("{}:/data,ro", tree.display());
     let report = report.to_str().unwrap();
-    let words = ["run", "--quiet", "--accel=tcg", "--report", report, "--tree", &tree];
+    let words = ["run", "--quiet", any_machine(), "--report", report, "--tree", &tree];
     let output = inarch(words.into_iter().chain(["--", "sh", "-c", "cat /data/file >/dev/null; exit 3"]));
     assert_status(&output, 3);
     let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();

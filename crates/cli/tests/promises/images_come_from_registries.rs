@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::registry::{Answer, PASSWORD, Registry, Server, USER};
-use crate::support::{INARCH, assert_one_line, assert_status, host, scratch, stderr, stdout};
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, scratch, stderr, stdout};
 
 /// A user of registries, with a cache and a home of their own.
 struct Scene {
@@ -419,7 +419,7 @@ fn a_guest_runs_what_an_image_of_a_registry_says() {
     let output = scene.inarch(&[
         "run",
         "-q",
-        "--accel=tcg",
+        any_machine(),
         "--root",
         &root,
         "--tree",

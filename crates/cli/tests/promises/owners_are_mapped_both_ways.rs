@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
 use crate::support::mounted::Server;
-use crate::support::{assert_status, host, run_script, scratch, stdout};
+use crate::support::{any_machine, assert_status, host, run_script_in, scratch, stdout};
 
 fn owner(path: &Path) -> (u32, u32) {
     let metadata = fs::symlink_metadata(path).unwrap();
@@ -71,7 +71,7 @@ fn a_guest_sees_whose_files_it_is_told() {
         [at("virtiofs", "rw,owner=12:34"), at("9p", "rw,via=9p,owner=12:34"), at("over", "via=virtiofs,owner=squash")];
     let script = "for t in /virtiofs /9p; do touch $t/new; stat -c '%n %u:%g' $t/file $t/new; \
                   chown 5 $t/file 2>/dev/null && echo given; done; stat -c '%n %u:%g' /over/file; true";
-    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options.each_ref().map(String::as_str), script, b"");
     assert_status(&output, 0);
     let expected = "/virtiofs/file 12:34\n/virtiofs/new 12:34\n/9p/file 12:34\n/9p/new 12:34\n/over/file 0:0\n";
     assert_eq!(stdout(&output), expected);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::mounted::WAYS;
-use crate::support::{INARCH, assert_status, host, run_script, scratch, stdout};
+use crate::support::{INARCH, any_machine, assert_status, host, run_script_in, scratch, stdout};
 
 /// Does the work of the programs `$2`... in the current directory, with the package `$1`; names each that has passed. git has `$FILES` files a
 /// commit, SQLite writes `$ROWS` rows by each of four processes.
@@ -171,7 +171,7 @@ fn work_in_guest(options: &str, programs: &str, (files, rows): (u32, u32)) {
     let at = dir.path().display();
     let tree = format!("{at}/tree:/shared,{options}");
     let script = format!("cd /shared && export FILES={files} ROWS={rows} && sh {at}/work {at}/package.deb {programs}");
-    let output = run_script(dir.path(), &["--tree", &tree], &script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["--tree", &tree], &script, b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), programs.replace(' ', "\n") + "\n", "{options}");
     // What the guest was told is durable is what the host has.

@@ -8,7 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, manifest_program, run_script, scratch, stdout};
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, host, manifest_program, run_script, run_script_in, scratch,
+    stdout,
+};
 
 /// Files of many kinds.
 fn fill(tree: &Path) {
@@ -87,7 +90,7 @@ fn what_is_mounted_beneath_a_share_is_shown_on_request_as_another_file_system() 
     let script = "
         for t in /fs /9p /over; do cat $t/mounted/d/inside; echo new > $t/mounted/new$(basename $t); done
         cd /fs; find . -xdev; stat -c %d . mounted mounted/d | uniq -c | wc -l; rmdir mounted; mv mounted/newfs . && echo moved";
-    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options.each_ref().map(String::as_str), script, b"");
     assert_eq!(stdout(&output), "inside\ninside\ninside\n.\n./mounted\n2\nmoved\n");
     assert_status(&output, 0);
     assert!(mounted.join("new9p").exists() && !mounted.join("newover").exists() && tree.join("newfs").exists());
@@ -144,7 +147,7 @@ fn writes_reach_the_directory_only_if_they_are_to() {
          for t in /host /guest /back /over; do (work $t) || exit; done; ! touch /read/new 2>/dev/null || exit
          see; cat /tmp/seen"
     );
-    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), &script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options.each_ref().map(String::as_str), &script, b"");
     assert_status(&output, 0);
     let shown = stdout(&output);
     let seen = shown.strip_prefix("done\ndone\ndone\ndone\n").unwrap_or_else(|| panic!("{shown}"));
@@ -180,7 +183,7 @@ impl Talk {
     fn start(dir: &Path, tree: &str) -> Talk {
         let script = "cd /t; while read -r line; do eval \"$line\"; echo END; done";
         let mut child = Command::new(INARCH)
-            .args(["run", "--quiet", "--accel", "tcg", "--tree", tree, "--", "sh", "-c", script])
+            .args(["run", "--quiet", any_machine(), "--tree", tree, "--", "sh", "-c", script])
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -288,7 +291,7 @@ fn ways_that_contradict_each_other_get_one_line() {
         (".:/t,via=virtiofs,changes=guest,writeback", "say rw"),
         ("a.tar:/t,rw", "only a directory"),
     ] {
-        let output = run_script(dir.path(), &["--tree", tree], "true", b"");
+        let output = run_script_in(any_machine(), dir.path(), &["--tree", tree], "true", b"");
         assert_one_line(&output, &[reason]);
     }
 }

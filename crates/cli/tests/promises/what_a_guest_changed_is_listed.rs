@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use crate::support::kept::Scene;
-use crate::support::{assert_one_line, assert_status, host, stderr, stdout};
+use crate::support::{any_machine, assert_one_line, assert_status, host, stderr, stdout};
 
 #[test]
 fn changes_are_listed_and_noise_is_not() {
@@ -122,7 +122,7 @@ fn trees_are_told_apart() {
     let arguments = [
         "run",
         "-q",
-        "--accel=tcg",
+        any_machine(),
         "--keep",
         "run",
         "--root",
@@ -151,7 +151,7 @@ fn trees_are_told_apart() {
     assert_one_line(&scene.call(["apply", "run", "/mnt/tree"]), &["/mnt/tree: ", "is gone"]);
     assert_one_line(&scene.call(["diff", "run", "/mnt/tree/a"]), &["is gone"]);
     assert_one_line(&scene.call(["diff", "run", "--show", "/mnt/tree/a"]), &["is gone"]);
-    let again = scene.call(["run", "-q", "--accel=tcg", "--keep", "run", "--", "/bin/true"]);
+    let again = scene.call(["run", "-q", any_machine(), "--keep", "run", "--", "/bin/true"]);
     assert_one_line(&again, &["'run' has", "tree, which is gone", "inarch apply run"]);
     fs::rename(scene.path().join("away"), scene.path().join("tree")).unwrap();
     assert_eq!(stdout(&scene.call(["diff", "run"])), "M  /mnt/tree/a\nA  /mnt/tree/dir/new\n");

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, host, manifest_program, scratch};
+use crate::support::{INARCH, any_machine, host, manifest_program, scratch};
 
 /// A root for a guest, and a place for what is kept.
 pub struct Scene {
@@ -50,7 +50,7 @@ impl Scene {
 
     /// A kept run of a script over the root.
     pub fn run_command(&self, name: &str, script: &str) -> Command {
-        self.inarch(["run", "-q", "--accel=tcg", "--keep", name, "--root", "root", "--", "/bin/sh", "-c", script])
+        self.inarch(["run", "-q", any_machine(), "--keep", name, "--root", "root", "--", "/bin/sh", "-c", script])
     }
 
     /// Runs that.

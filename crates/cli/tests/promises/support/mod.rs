@@ -41,10 +41,15 @@ END
         lvm() { word=$1; shift; command lvm $word --config \"$(cat config)\" --driverloaded n \"$@\" 2>> log; }
 ";
 
-/// Runs `inarch run --quiet --accel tcg OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input.
+/// Runs `inarch run --quiet --accel=tcg OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input.
 pub fn run_script(dir: &Path, options: &[&str], script: &str, input: &[u8]) -> Output {
+    run_script_in("--accel=tcg", dir, options, script, input)
+}
+
+/// The same in the machine that this word gives, [`any_machine`] for one.
+pub fn run_script_in(machine: &str, dir: &Path, options: &[&str], script: &str, input: &[u8]) -> Output {
     let mut child = Command::new(INARCH)
-        .args(["run", "--quiet", "--accel", "tcg"])
+        .args(["run", "--quiet", machine])
         .args(options)
         .args(["--", "sh", "-c", script])
         .current_dir(dir)
@@ -66,6 +71,7 @@ pub fn run_script(dir: &Path, options: &[&str], script: &str, input: &[u8]) -> O
 }
 
 /// The word that gives a run the machine which starts fastest, for tests that hold for each: User-Mode Linux, or TCG where it is not installed.
+/// A call of the kernel costs more there: what makes a hundred thousand of them is quicker by TCG.
 pub fn any_machine() -> &'static str {
     static WORD: std::sync::OnceLock<&str> = std::sync::OnceLock::new();
     let is_there = || Command::new("linux.uml").arg("--version").output().is_ok();
