@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::bare_guest::BareGuest;
-use crate::support::{INARCH, assert_one_line, assert_status, host, programs, run_script, scratch, stdout};
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, host, programs, run_script_in, scratch, stdout,
+};
 
 /// Makes a mirror of two partitions in a guest, with a root in it: this host's kernel may have no arrays.
 const MAKE: &str = "set -e; modprobe raid1; modprobe ext4; d=$INARCH_DISK_1
@@ -27,7 +29,7 @@ fn on_all_of_its_members() {
     let dir = scratch();
     let dir = dir.path();
     host("sh", &["-ec", "truncate -s 60M disk; printf 'label: gpt\\nsize=20M\\nsize=20M\\n' | sfdisk -q disk"], dir);
-    assert_status(&run_script(dir, &["-u", "root", "--disk", "disk"], MAKE, b""), 0);
+    assert_status(&run_script_in(any_machine(), dir, &["-u", "root", "--disk", "disk"], MAKE, b""), 0);
     let written = "set -e; echo whole | i disk write disk /file; i disk mkdir disk:/dev/md/data /more; i disk fsck disk 2> /dev/null; i disk ls disk";
     let output = sh(dir, written);
     assert_status(&output, 0);

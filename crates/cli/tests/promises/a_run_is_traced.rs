@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{assert_one_line, assert_status, inarch, scratch, stderr, stdout, trace_lines};
+use crate::support::{any_machine, assert_one_line, assert_status, inarch, scratch, stderr, stdout, trace_lines};
 
 /// The words for what a path was used for.
 fn uses(inputs: &[Value], path: &str) -> Vec<String> {
@@ -46,7 +46,7 @@ fn over_every_way() {
             cd /$tree && cat link > /dev/null && ls listed > /dev/null && ! test -e none && echo made > made &&
             mv moved named && mv old new && echo passing > passing && rm passing || exit 1
         done; exit 3";
-    let words = ["run", "-q", "--accel=tcg", &trace].into_iter().chain(trees.iter().map(String::as_str));
+    let words = ["run", "-q", any_machine(), &trace].into_iter().chain(trees.iter().map(String::as_str));
     let output = inarch(words.chain(["--", "sh", "-c", script]));
     assert_eq!(stderr(&output), "");
     assert_status(&output, 3);
@@ -123,7 +123,7 @@ fn by_its_processes() {
     let tree = format!("--tree={}:/live,rw,via=virtiofs", at("live").display());
     let trace = format!("--trace={}", at("t.json").display());
     let output =
-        inarch(["run", "-q", "--accel=tcg", &tree, &trace, "--by-process", "--", "sh", "-c", script, "sh", thread]);
+        inarch(["run", "-q", any_machine(), &tree, &trace, "--by-process", "--", "sh", "-c", script, "sh", thread]);
     assert_eq!(stderr(&output), "");
     assert_status(&output, 137);
     assert_eq!(trace_lines(&at("t.json"), "trace")[0]["signal"], 9);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, scratch, stderr, stdout};
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, scratch, stderr, stdout};
 
 /// A tree that every format can hold: times of whole seconds, names in ASCII.
 const TREE: &str = "
@@ -120,7 +120,7 @@ fn guests_see_it(dir: &Path) {
                   for i in / /a /b /d; do echo w > $i/etc/conf && cat $i/src/hard && mv $i/src $i/moved && cat $i/moved/out/b; done; \
                   echo w > /c/etc/conf || cat /c/etc/conf; stat -c '%n %a %Y' /a/empty; cat /proc/mounts";
     let output = Command::new(INARCH)
-        .args(["run", "--quiet", "--accel=tcg", "--root=t.tar.zst", "--via=erofs"])
+        .args(["run", "--quiet", any_machine(), "--root=t.tar.zst", "--via=erofs"])
         .args(["--tree=t.ext4:/a,via=squashfs", "--tree=t.squashfs:/b,via=ext4", "--tree=oci:layout:tag:/c,ro"])
         .args(["--tree=t.erofs:/d", "--", "/bin/busybox", "sh", "-c", script])
         .current_dir(dir)
@@ -148,7 +148,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     std::fs::write(dir.path().join("zip.tar"), b"PK\x03\x04 and so on").unwrap();
     std::fs::write(dir.path().join("cut.tar.gz"), b"\x1f\x8b\x08\0").unwrap();
     std::fs::write(dir.path().join("disk.img"), [1; 4096]).unwrap();
-    let run = |tree: &str| inarch(&["run", "-q", "--accel=tcg", tree, "--", "true"]);
+    let run = |tree: &str| inarch(&["run", "-q", any_machine(), tree, "--", "true"]);
     assert_one_line(&inarch(&["plan", "zip.tar"]), &["zip.tar: is a ZIP archive", "unpack it"]);
     assert_one_line(&inarch(&["plan", "cut.tar.gz"]), &["cut.tar.gz"]);
     assert_one_line(

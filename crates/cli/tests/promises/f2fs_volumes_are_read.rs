@@ -6,7 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::bare_guest::BareGuest;
-use crate::support::{assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
+use crate::support::{
+    any_machine, assert_one_line, assert_status, host, inarch, run_script_in, scratch, stderr, stdout,
+};
 
 /// Prints names, types, permissions, owners, sizes, link counts, times, targets, device numbers and content of what is in `.`.
 const LISTING: &str = "
@@ -44,7 +46,13 @@ fn as_linux_wrote_them() {
     let out = dir.path().join("out");
     fs::create_dir(&out).unwrap();
     let share = format!("{}:/out", out.display());
-    let output = run_script(dir.path(), &["-v", &share], &MAKE.replace("LISTING", &format!("{{ {LISTING}; }}")), b"");
+    let output = run_script_in(
+        any_machine(),
+        dir.path(),
+        &["-v", &share],
+        &MAKE.replace("LISTING", &format!("{{ {LISTING}; }}")),
+        b"",
+    );
     assert_status(&output, 0);
     for name in ["plain", "extra"] {
         assert_reads(&out, name);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stdout};
+use crate::support::{any_machine, assert_one_line, assert_status, host, inarch, scratch, stdout};
 
 /// A root with nothing in it but busybox, as a container's might be.
 fn small_root(root: &Path) {
@@ -45,13 +45,13 @@ fn a_read_only_root_has_places_to_mount_at() {
     let script =
         "ls /; cat /mnt/tree/file; echo x > /tmp/x && cat /tmp/x; (echo x > /written) 2>&1 | grep -o Read-only";
     for way in ["--via=ext4", "--via=tar"] {
-        let output = inarch(["run", "-q", "--accel=tcg", way, "--ro", &root, &tree, "--", "/bin/sh", "-c", script]);
+        let output = inarch(["run", "-q", any_machine(), way, "--ro", &root, &tree, "--", "/bin/sh", "-c", script]);
         assert_status(&output, 0);
         assert_eq!(stdout(&output), "bin\ndev\netc\nmnt\nproc\nrun\nsys\ntmp\nof the tree\nx\nRead-only\n", "{way}");
     }
     assert!(!dir.path().join("dev").exists());
     // Nothing is added to what is live.
-    let live = inarch(["run", "-q", "--accel=tcg", "--via=virtiofs", "--ro", &root, "--", "/bin/sh", "-c", script]);
+    let live = inarch(["run", "-q", any_machine(), "--via=virtiofs", "--ro", &root, "--", "/bin/sh", "-c", script]);
     assert_one_line(&live, &["dev, proc, run, sys, tmp", "make no directory"]);
 }
 
@@ -61,7 +61,7 @@ fn nothing_but_the_trees() {
     small_root(dir.path());
     let tree = format!("--tree={}:/tools,ro", dir.path().display());
     let script = "/tools/bin/ls /tools; /tools/bin/grep -c vd /proc/mounts";
-    let output = inarch(["run", "--quiet", "--accel=tcg", "--root=none", &tree, "--", "/tools/bin/sh", "-c", script]);
+    let output = inarch(["run", "--quiet", any_machine(), "--root=none", &tree, "--", "/tools/bin/sh", "-c", script]);
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "bin\netc\n1\n");
 }

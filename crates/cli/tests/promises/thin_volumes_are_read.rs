@@ -5,7 +5,7 @@
 use std::fs;
 
 use crate::support::bare_guest::BareGuest;
-use crate::support::{assert_status, host, inarch, run_script, scratch, stderr, stdout};
+use crate::support::{any_machine, assert_status, host, inarch, run_script_in, scratch, stderr, stdout};
 
 /// Makes `disk` in the guest: a pool with a volume, a snapshot of it from before the last change, and one without anything. Prints checksums.
 const MAKE: &str = "set -e
@@ -32,7 +32,7 @@ fn with_their_snapshots() {
     let out = dir.path().join("out");
     fs::create_dir(&out).unwrap();
     let share = format!("{}:/out", out.display());
-    let output = run_script(dir.path(), &["-v", &share], MAKE, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["-v", &share], MAKE, b"");
     assert_status(&output, 0);
     let sums = stdout(&output);
     let sums: Vec<_> = sums.lines().collect();
