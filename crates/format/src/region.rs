@@ -130,8 +130,8 @@ impl Region {
         Ok(self.parts(range).collect())
     }
 
-    /// Fills the next `count` bytes of `out` from byte `offset` of the content, of which `end` bytes are data and the rest
-    /// are zeros.
+    /// Fills the next `count` bytes of `out` from byte `offset` of the content. Its first `end` bytes are data, the rest are
+    /// zeros.
     pub(crate) fn read(
         &self,
         backing: &dyn Backing,

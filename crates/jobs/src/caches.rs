@@ -236,7 +236,7 @@ pub fn push_source(
     Ok(push::push_tree(&local, &far, made_by)?)
 }
 
-/// Two trees of which nothing is known but their bytes.
+/// Two trees; only their bytes are known.
 pub(crate) struct Unrelated<'a> {
     /// The tree before, and its content.
     pub old: (&'a Arc<Tree>, &'a dyn Content),

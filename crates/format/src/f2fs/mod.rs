@@ -1,6 +1,6 @@
 //! Reads F2FS on demand, as Linux's include/linux/f2fs_fs.h has it. All numbers are little-endian.
 //!
-//! 1. `checkpoint` reads the superblock, of which there are two, and takes the newer of two checkpoints that are whole. It says which copy of each
+//! 1. `checkpoint` reads one of the two superblocks, and takes the newer of two checkpoints that are whole. It says which copy of each
 //!    block of the NAT (node address table) counts, and has the newest entries in a journal.
 //! 2. `nodes` finds the block of a node by its number, and goes through the addresses of a file's blocks: those in the inode, and in nodes below it.
 //!    Each node says which file's it is and where in that, so that none counts twice.

@@ -132,7 +132,7 @@ impl Entry {
     }
 }
 
-/// A long name that is being put together from its parts, the last of which comes first.
+/// A long name that is being put together from its parts. The last part comes first.
 pub(super) struct Long {
     units: [u16; PARTS * UNITS],
     /// How many parts are still to come; none if there is no name.

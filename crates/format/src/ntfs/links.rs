@@ -124,7 +124,7 @@ impl NtfsVolume {
             };
             let inode = self.inode(place)?;
             if self.kind(&inode)? != Kind::Directory {
-                // Behind another link, what names mean is for whoever follows both.
+                // Behind another link, the reader that follows both decides what names mean.
                 at = None;
                 found.push(name);
                 continue;

@@ -262,7 +262,7 @@ fn attributes_of_a_global_header_are_stored_once() {
 fn few_attributes_do_not_become_many() {
     let value = "v".repeat(1 << 16);
     let set: Vec<_> = (0..15).map(|number| (number.to_string(), &value[..])).collect();
-    // Members of a kilobyte and a half, each of which has a megabyte that differs from the last one's.
+    // Members of a kilobyte and a half. Each has a megabyte of attributes, which differ from the last one's.
     let mut archive = attributes(new(), b'g', &set);
     let mut headers = archive.clone();
     for number in 0..100 {

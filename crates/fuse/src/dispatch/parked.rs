@@ -69,7 +69,7 @@ impl Parked {
         self.change();
     }
 
-    /// Wakes whoever retries parked requests.
+    /// Wakes the threads that retry parked requests.
     pub fn change(&self) {
         self.state().changes += 1;
         self.changed.notify_all();

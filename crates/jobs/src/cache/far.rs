@@ -187,7 +187,7 @@ impl Far {
         generation.map_err(|damage| self.damaged(&object, &damage))
     }
 
-    /// Puts a pack, of which `next` gives the bytes.
+    /// Puts a pack; `next` gives its bytes.
     pub fn put_pack(
         &self,
         name: &str,

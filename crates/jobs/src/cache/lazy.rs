@@ -1,4 +1,4 @@
-//! [`LazyPack`]: a pack of a remote, of which this machine has what was read so far.
+//! [`LazyPack`]: a pack of a remote. This machine has the parts that were read so far.
 //!
 //! Its file is sparse: each chunk lies where it lies in the remote's pack. Which chunks are there is written down nowhere. The first time that a process
 //! wants a chunk it reads the file and compares the digest: what is a hole, was cut off by a crash or is damaged has another one, and is

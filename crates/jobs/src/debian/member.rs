@@ -112,7 +112,7 @@ impl Member {
     }
 }
 
-/// Reads an archive, and gives each member with its content, of which `take` may leave something.
+/// Reads an archive, and gives each member with its content to `take`, which need not read all of it.
 ///
 /// # Errors
 /// It is no such archive, or `take` fails.

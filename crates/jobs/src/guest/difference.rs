@@ -110,7 +110,7 @@ fn from_root(path: &[u8]) -> PathBuf {
     Path::new("/").join(OsStr::from_bytes(path))
 }
 
-/// Two trees of which nothing is known but what they hold.
+/// Two trees; only their content is known.
 struct Strangers<'a> {
     old: &'a Opened,
     new: &'a Opened,

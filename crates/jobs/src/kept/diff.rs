@@ -16,7 +16,7 @@ use crate::change::ChangeReport;
 use crate::kept::KeptError;
 use crate::text::shown;
 
-/// What is said of a file of which the run has only a part: the rest was in a file of this machine.
+/// What is said of a file that the run has only a part of: the rest was in a file of this machine.
 pub(super) const LOST: &str = ", and the run's version is lost with it: it was made of this machine's old file";
 
 /// What the guest of a kept run made of its trees.

@@ -101,7 +101,7 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
             read_only: tree.read_only,
         })
         .collect();
-    // A run in use changes meanwhile; whoever needs unreadable data reports it.
+    // A run in use changes meanwhile. A command that needs unreadable data reports it.
     let held = |tree: &KeptTree| store.files(&name, tree.ordinal).load_layer().ok().flatten();
     // What was applied is the host's, though it is kept until the next command.
     let unapplied = record.trees.iter().filter(|tree| !tree.read_only && record.applied.is_none());

@@ -116,7 +116,7 @@ impl LiveDisk {
         self.source == *source
     }
 
-    /// The generation of a cache of which it was made.
+    /// The generation of a cache that it was made from.
     pub fn cache_snapshot(&self) -> Option<Arc<Snapshot>> {
         match &self.source {
             Source::Cache(cache) => cache.snapshot().cloned(),

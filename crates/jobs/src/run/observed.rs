@@ -29,7 +29,7 @@ struct Table {
     current: HashMap<u32, usize>,
     processes: Vec<TracedProcess>,
     bytes: usize,
-    /// Numbers in requests of which nothing was known.
+    /// Numbers in requests that belong to no known process.
     unknown: HashSet<u32>,
     /// Of these, threads, and their processes.
     found: HashMap<u32, u32>,

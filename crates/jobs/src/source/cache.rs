@@ -11,7 +11,7 @@ use crate::cache::{
 };
 use crate::text::counted;
 
-/// A cache, the tree of which is its current generation.
+/// A cache. Its tree is the current generation.
 #[derive(Clone, Debug)]
 pub struct CacheSource {
     /// Where it is.

@@ -26,7 +26,7 @@ pub(super) struct Content {
     pub changed: bool,
 }
 
-/// The content of a regular file at `path`, of which the identity was recorded. Both fields are empty if the file cannot be
+/// The content of the regular file at `path`, whose identity was recorded. Both fields are empty if the file cannot be
 /// read.
 pub(super) fn content(path: &Path, recorded: Option<Identity>) -> Content {
     match digest(path, recorded) {

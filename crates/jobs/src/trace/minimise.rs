@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Which inputs are surplus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Minimised {
-    /// Files without all of which the command made the same.
+    /// Files that the command did not need: without all of them it made the same.
     pub surplus: Vec<PathBuf>,
     /// The number of files that the command used.
     pub files: usize,

@@ -291,7 +291,7 @@ fn failure(mut stream: &UnixStream) -> Result<Option<(u8, String)>, TraceError> 
     }
 }
 
-/// The rest of a failure, of which `status` is the first byte.
+/// Reads the rest of a failure; `status` is its first byte.
 fn failure_of(status: u8, stream: &UnixStream) -> Result<(u8, String), TraceError> {
     const MOST: u64 = 4096;
     let mut reason = Vec::new();

@@ -49,7 +49,7 @@ pub(crate) struct Name {
 pub(crate) struct Provenance {
     /// The lower tree's file from which it was made: an index into the lenders.
     pub origin: Option<u32>,
-    /// A file of the lower tree of which it is another name: an index into the lenders.
+    /// The file of the lower tree that it is another name of: an index into the lenders.
     pub link: Option<u32>,
     /// Whether all its bytes are those of its origin.
     pub whole: bool,

@@ -135,7 +135,7 @@ impl IdRange {
     }
 }
 
-/// Maps owners: first by ranges of ids, of which the first that contains an id decides; other ids by a map.
+/// Maps owners: the first range that contains an id decides; other ids go by a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
     /// For ids in no range.

@@ -146,7 +146,7 @@ fn data_crosses_pieces_and_regions_of_memory() {
     assert_eq!(rig.answer(used), (0, words(&[5000, 0])));
     let file = fs::read(rig.directory.path().join("file")).unwrap();
     assert_eq!(file, [b"con", &data[..]].concat());
-    // Back again, into pieces of which the first is shorter than a header.
+    // Back again, into pieces; the first is shorter than a header.
     let read = [handle, 3u64.to_ne_bytes().to_vec(), words(&[5000, 0, 0, 0, 0, 0])].concat();
     rig.put_request(READ, node, &read);
     let chain = [readable(REQUEST, 40), readable(BODY, 40), writable(at, 5), writable(at + 5, 5011)];

@@ -238,7 +238,7 @@ fn rings_that_are_gone_when_they_are_set_up_end_the_connection() {
 
 #[test]
 fn buffers_that_go_away_end_the_connection() {
-    // Each part of a request that a device reads by itself, in memory of which half is gone.
+    // Each part of a request that a device reads by itself, in memory that is half gone.
     every_device(|device| {
         let (stream, serving) = device.serve();
         let (queue, count) = device.queues();

@@ -30,7 +30,7 @@ fn node(number: u64, kind: u32, entries: &[(u64, u64)]) -> Vec<u8> {
     block
 }
 
-/// A pool of which device 1 has its chunks 1, 2 and 5 at 3, 4 and 0; device 7 shares the leaf of 1 and 2.
+/// A pool whose device 1 has its chunks 1, 2 and 5 at 3, 4 and 0; device 7 shares the leaf of 1 and 2.
 fn pool() -> Vec<u8> {
     let mut first = vec![0; BLOCK];
     put(&mut first, 32, &MAGIC.to_le_bytes());

@@ -50,8 +50,8 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Parses a PAX time: decimal seconds since 1970, with an optional minus sign and any number of decimals, of which
-/// nanoseconds are kept, rounded down.
+/// Parses a PAX time: decimal seconds since 1970, with an optional minus sign and any number of decimals. Rounds down to
+/// nanoseconds.
 pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     let (negative, digits) = match text.split_first() {
         Some((b'-', rest)) => (true, rest),

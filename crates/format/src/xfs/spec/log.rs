@@ -203,7 +203,7 @@ impl Buffer<'_> {
         self.flags & 1 << 1 != 0
     }
 
-    /// Whether it is one of inodes, of which only the list of deleted ones counts, or of quotas.
+    /// Whether it holds inodes (only the list of deleted ones counts) or quotas.
     pub(crate) fn is_skipped(&self) -> bool {
         self.flags & (1 | 1 << 2 | 1 << 3 | 1 << 4) != 0
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::cache::{CachePlace, Scope};
 use crate::source::{Opened, Source, open};
 
-/// A tree of which nothing is known but that its files are new.
+/// A tree whose files are new; nothing else is known of it.
 struct New;
 
 impl Lineage for New {

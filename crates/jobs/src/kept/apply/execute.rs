@@ -49,9 +49,9 @@ pub(super) struct Executor<'e, 'a> {
     pub(super) made: HashSet<usize>,
     /// Differences whose object is in its place.
     pub(super) placed: HashSet<usize>,
-    /// Differences of which the old object has the temporary name.
+    /// Differences whose old object has the temporary name.
     pub(super) exchanged: BTreeSet<usize>,
-    /// Differences of which the old object is back in its place, and the new one has the temporary name.
+    /// Differences whose old object is back in its place, and whose new one has the temporary name.
     pub(super) taken_back: BTreeSet<usize>,
     pub(super) failed: HashSet<usize>,
     /// Why nothing that lends bytes may be removed.

@@ -20,9 +20,9 @@ use super::sides::{Sides, joined, parent};
 /// The leftovers of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
-    /// Differences of which the old object has a temporary name, and its path.
+    /// Differences whose old object has a temporary name, and its path.
     pub came_out: BTreeMap<usize, Vec<u8>>,
-    /// Differences of which the new object is whole and durable under a temporary name, and the directory of that.
+    /// Differences whose new object is whole and durable under a temporary name, and the directory of that name.
     pub ready: BTreeMap<usize, Vec<u8>>,
     /// The new objects of those.
     pub ready_as: HashMap<usize, Stat>,

@@ -30,7 +30,7 @@ pub(super) enum Found {
     Guests,
     /// The guest's version with other attributes.
     GuestsContent,
-    /// The guest's version, of which a part was lost when the machine went down.
+    /// The guest's version; a part of it was lost when the machine went down.
     Torn,
     /// A directory where the guest has one, but not the one that was scanned.
     Directory,
@@ -102,9 +102,9 @@ pub(super) struct Look<'l, 'a> {
     pub sides: &'l Sides<'a>,
     pub host: &'l mut Host,
     pub progress: &'l Progress,
-    /// Differences of which the old object has a temporary name, and its path.
+    /// Differences whose old object has a temporary name, and its path.
     pub came_out: BTreeMap<usize, Vec<u8>>,
-    /// Differences of which the new object is whole under a temporary name, and its directory.
+    /// Differences whose new object is whole under a temporary name, and its directory.
     pub ready: BTreeMap<usize, Vec<u8>>,
     /// Files that got another time when a leftover was removed or renamed: what they were, and what they are.
     pub moved_on: HashMap<Seen, Seen>,

@@ -97,7 +97,7 @@ impl Progress {
         self.ours(name).is_some()
     }
 
-    /// What a temporary name is, and of which difference.
+    /// What a temporary name stands for, and the difference that it belongs to.
     pub fn ours(&self, name: &[u8]) -> Option<Ours> {
         OursKind::ALL.into_iter().find_map(|kind| {
             let rest = std::str::from_utf8(name.strip_prefix(self.prefix(kind).as_bytes())?).ok()?;

@@ -42,7 +42,7 @@ fn wrong() -> impl Strategy<Value = Wrong> {
     ]
 }
 
-/// An apply: what goes wrong, whether with force, and of which paths.
+/// An apply: what goes wrong, whether with force, and the paths.
 type Attempt = (Wrong, bool, Vec<usize>);
 
 #[derive(Clone, Debug)]

@@ -27,8 +27,8 @@ use crate::run::failure::DiskFailure;
 use crate::run::sockets::pair;
 use crate::text::shown;
 
-/// The byte of permission 0, which is locked for reading by whoever has it; and the byte of it that is locked by whoever
-/// shares it with nobody.
+/// The byte that a process locks for reading if it has permission 0, and the byte that it locks if it shares that permission with no
+/// other process.
 const HELD: i64 = 100;
 const UNSHARED: i64 = 200;
 

@@ -84,7 +84,7 @@ fn touched_by(steps: &str) -> Touched {
     touched
 }
 
-/// Lists a directory of a tree, of which these are all paths. Files have digits as names.
+/// Lists a directory of the tree with exactly these paths. Files have digits as names.
 fn lister<'t>(tree: impl Iterator<Item = &'t str> + Clone) -> impl FnMut(&Path) -> Vec<(Name, Identity)> {
     move |directory| {
         let beneath = format!("{}/", directory.to_str().unwrap().trim_start_matches('/'));
