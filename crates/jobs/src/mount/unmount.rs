@@ -31,6 +31,9 @@ struct Patience {
 /// Half a minute, and ten minutes.
 const PATIENCE: Patience = Patience { look: Timespec { tv_sec: 3, tv_nsec: 0 }, idle: 10, longest: 200 };
 
+/// How long a server may take to end until a copy of its mount counts as the reason why it does not.
+const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// The most processes that a line names.
 const NAMED: usize = 5;
 
@@ -243,12 +246,14 @@ fn wait(
     work: &Work<'_>,
 ) -> Result<(), NotUnmounted> {
     let fail = |errno: Errno| NotUnmounted::Wait(errno.into());
-    let has_ended = || {
-        let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&patience.look));
+    let ends_within = |limit: &Timespec| {
+        let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(limit));
         ready.map(|count| count > 0).map_err(fail)
     };
     let stays = |why: String| Err(NotUnmounted::ServerStays { point: point.to_owned(), process: server.process, why });
-    if has_ended()? {
+    // While a mount is elsewhere the server goes on. It may have entered a mount namespace of its own just now, and empties that.
+    let first = if before.is_empty() { &patience.look } else { &GRACE };
+    if ends_within(first)? {
         return Ok(());
     }
     // Another file system may have its device number by now. One of the earlier copies is certainly the same.
@@ -256,10 +261,13 @@ fn wait(
         let within = copy.process.map_or(String::new(), |process| format!(" for process {process}"));
         return stays(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)));
     }
+    if !before.is_empty() && ends_within(&patience.look)? {
+        return Ok(());
+    }
     work.note(format_args!("waiting for the end of the server, process {}", server.process));
     let (mut idle, mut last) = (0, server.work());
     for _ in 0..patience.longest {
-        if has_ended()? {
+        if ends_within(&patience.look)? {
             return Ok(());
         }
         let done = server.work();
