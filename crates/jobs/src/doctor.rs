@@ -153,7 +153,13 @@ fn check_acceleration(qemu: Option<&Qemu>, kernel: Option<&Kernel>) -> Check {
             if reason.contains("permission") {
                 check.remedy("usermod -aG kvm $USER, and log in again")
             } else {
-                check.remedy("a machine with virtualisation; --accel kvm tries it all the same")
+                let uml = match uml::is_installed() {
+                    true => "--vmm uml",
+                    false => "--vmm uml (apt install user-mode-linux)",
+                };
+                check.remedy(format!(
+                    "what computes is faster by {uml}, which is no wall against hostile guests; --accel kvm tries KVM all the same"
+                ))
             }
         }
         Err(error) => check("kvm", State::Degraded, error.to_string()),

@@ -54,7 +54,7 @@ impl Telling {
             RunEvent::Acceleration { fall_back, .. } => {
                 if fall_back.is_some() && !self.verbose && run::fall_back_is_news() {
                     complain(
-                        "the guest runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)",
+                        "the guest runs under TCG, which is slower than KVM (inarch doctor says why, and what helps; this is said once)",
                     );
                 }
                 self.verbose
