@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -17,6 +18,7 @@
 #include "unpack.h"
 
 #define NEW_ROOT "/root"
+#define UML_MODULES "/usr/lib/uml/modules"
 /* How long the driver may take to find a disk. */
 #define DISK_SECONDS 5
 
@@ -197,6 +199,20 @@ static void link_devices(void)
 	symlink("/proc/self/fd/2", "/dev/stderr");
 }
 
+/* A kernel of User-Mode Linux has its modules in a place of its own. Shows them where modprobe(8) looks, if the root has them and none there
+ * for this kernel. */
+static void show_modules(void)
+{
+	struct utsname kernel;
+	char usual[128], own[128];
+	if (uname(&kernel) != 0)
+		return;
+	snprintf(usual, sizeof usual, "/lib/modules/%s", kernel.release);
+	snprintf(own, sizeof own, UML_MODULES "/%s", kernel.release);
+	if (access(usual, F_OK) != 0 && access(own, F_OK) == 0)
+		mount(UML_MODULES, "/lib/modules", NULL, MS_BIND, NULL);
+}
+
 void mount_session(struct channel *channel, const struct session *session)
 {
 	size_t root = session->mount_count;
@@ -216,6 +232,7 @@ void mount_session(struct channel *channel, const struct session *session)
 			fail(channel, STATUS_FAILED, "cannot mount %s in the guest: %s", target, strerror(errno));
 	}
 	link_devices();
+	show_modules();
 	for (size_t i = 0; i < session->mount_count; i++)
 		if (i != root)
 			mount_one(channel, session, i, session->mounts[i].target);

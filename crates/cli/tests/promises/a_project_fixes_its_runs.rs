@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, any_machine, assert_one_line, assert_status, programs, scratch, stderr, stdout};
+use crate::support::{INARCH, assert_one_line, assert_status, programs, scratch, stderr, stdout};
 
 /// A project in a directory of its own.
 struct Project {
@@ -34,7 +34,7 @@ impl Project {
     }
 
     fn run_in(&self, directory: &Path, words: &[&str]) -> Output {
-        self.inarch_in(directory, &[&["run", any_machine()], words].concat())
+        self.inarch_in(directory, &[&["run", "--accel", "tcg"], words].concat())
     }
 
     fn inarch_in(&self, directory: &Path, words: &[&str]) -> Output {

@@ -47,6 +47,8 @@ fn streams_place_person_and_status_are_the_commands_own() {
         (&["no-such-command"], 127),
         (&["/etc/passwd"], 126),
         (&["--timeout", "2s", "sleep", "1000"], 124),
+        // Its kernel's modules are where modprobe(8) looks.
+        (&["-u", "root", "modprobe", "loop"], 0),
     ] {
         assert_status(&run(dir.path(), words), status);
     }

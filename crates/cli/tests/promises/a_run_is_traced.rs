@@ -123,7 +123,7 @@ fn by_its_processes() {
     let tree = format!("--tree={}:/live,rw,via=virtiofs", at("live").display());
     let trace = format!("--trace={}", at("t.json").display());
     let output =
-        inarch(["run", "-q", any_machine(), &tree, &trace, "--by-process", "--", "sh", "-c", script, "sh", thread]);
+        inarch(["run", "-q", "--accel=tcg", &tree, &trace, "--by-process", "--", "sh", "-c", script, "sh", thread]);
     assert_eq!(stderr(&output), "");
     assert_status(&output, 137);
     assert_eq!(trace_lines(&at("t.json"), "trace")[0]["signal"], 9);
