@@ -12,7 +12,7 @@ const WORK: &str = r#"
     touch /kept/x 2>/dev/null || echo refused
     flock /live/file true && echo locked
     grep -c '^vsock:.* 9p ' /proc/mounts
-    python3 -c "$0""#;
+    /usr/bin/python3 -c "$0""#;
 
 /// What somebody in the guest gets who would reach the directories past their mounts.
 const PAST_THE_MOUNTS: &str = "

@@ -50,7 +50,7 @@ impl Guest {
 }
 
 /// Takes an exclusive lock of fcntl(2) on the first byte, waits for it, says so, and keeps it until its input ends.
-const TAKE: &str = "python3 -c 'import fcntl, sys, time
+const TAKE: &str = "/usr/bin/python3 -c 'import fcntl, sys, time
 f = open(\"posix\", \"r+\")
 fcntl.lockf(f, fcntl.LOCK_EX, 1)
 print(\"NAME has it\", flush=True)
@@ -84,7 +84,7 @@ fn guests_and_the_host_contend_for_locks() {
     // A guest has a lock of fcntl(2); another guest and the host see it.
     let mut second = Guest::new(&scene);
     assert_eq!(first.ask(&TAKE.replace("NAME", "first")), "first has it");
-    let test = "python3 -c 'import fcntl
+    let test = "/usr/bin/python3 -c 'import fcntl
 f = open(\"posix\", \"r+\")
 try: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1); print(\"free\")
 except OSError: print(\"taken\")'";

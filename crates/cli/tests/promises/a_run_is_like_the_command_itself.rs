@@ -200,7 +200,7 @@ fn ports_kernel_words_and_devices_are_the_guests() {
     let server = "import socket; s = socket.create_server(('', 8000)); print('listening', flush=True); \
                   c = s.accept()[0]; c.sendall(b'from the guest'); c.close()";
     let script = "nproc; grep -o 'my.word=[^ ]*' /proc/cmdline; grep -c 0x1005 /sys/bus/pci/devices/*/device | grep -c ':1'; \
-                  exec python3 -c \"$0\"";
+                  exec /usr/bin/python3 -c \"$0\"";
     let mut child = Command::new(INARCH)
         .args(["run", "-q", "--accel=tcg", "--cpus=3", "-p", &format!("{}:8000", free.port()), "--console", "log"])
         .args(["--append", "my.word=a my.word=b", "--qemu-arg", "-device", "--qemu-arg=virtio-rng-pci"])

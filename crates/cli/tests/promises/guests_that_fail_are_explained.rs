@@ -171,7 +171,7 @@ fn acceleration_is_what_works_and_is_said_once() {
 #[test]
 fn a_quiet_run_that_runs_out_of_memory_says_so() {
     let hungry = "l = []\nwhile True: l.append(b'x' * (1 << 20))";
-    let output = inarch(["run", "-q", "--accel=tcg", "-m", "192M", "--cpus=1", "python3", "-c", hungry]);
+    let output = inarch(["run", "-q", "--accel=tcg", "-m", "192M", "--cpus=1", "/usr/bin/python3", "-c", hungry]);
     assert_status(&output, 137);
     let text = stderr(&output);
     let told = text.lines().filter(|line| line.starts_with("inarch: ")).collect::<Vec<_>>();
@@ -203,7 +203,7 @@ fn what_the_guest_has_not_is_said_after_a_failure() {
         let script = format!(
             "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.connect(('127.0.0.1', {port})); s.send(b'?'); s.recv(1)"
         );
-        let output = inarch(["run", "--accel=tcg", "python3", "-c", &script]);
+        let output = inarch(["run", "--accel=tcg", "/usr/bin/python3", "-c", &script]);
         assert_status(&output, 1);
         let text = stderr(&output);
         assert!(text.contains("ConnectionRefusedError"), "{text}");
