@@ -52,6 +52,7 @@ fn another_user_another_directory() {
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "65534\n65534\n/usr/share\ncannot write\n");
     let output = run_script(dir.path(), &["-u", "1234:5678"], "id -u; id -g", b"");
+    assert_status(&output, 0);
     assert_eq!(stdout(&output), "1234\n5678\n");
     let output = run_script(dir.path(), &["-u", "who-is-this"], "true", b"");
     support::assert_one_line(&output, &["who-is-this"]);
