@@ -74,7 +74,13 @@ pub enum VringError {
 }
 
 /// The eventfd that interrupts the guest. The front end replaces it while the ring runs, to mask interrupts.
-type Call = Arc<Mutex<Option<OwnedFd>>>;
+type Call = Arc<Mutex<Option<CallDescriptor>>>;
+
+struct CallDescriptor {
+    eventfd: OwnedFd,
+    /// Whether an interrupt went to it.
+    is_used: bool,
+}
 
 struct Worker {
     thread: JoinHandle<Queue>,
@@ -194,15 +200,32 @@ impl Vring {
         self.kick = kick.map(OwnedFd::from);
     }
 
-    /// Replaces the descriptor that interrupts the guest, even while the thread runs.
+    /// Replaces the descriptor that interrupts the guest, even while the thread runs. An interrupt that went to the old one goes to
+    /// the new one, too.
+    ///
+    /// A front end does so to mask an interrupt and to unmask it, as Linux does to a device's interrupts when it moves them to another
+    /// processor. It then looks whether an interrupt came to the masked descriptor, but does not wait until this message has arrived
+    /// (`virtio_pci_one_vector_unmask` of QEMU's hw/virtio/virtio-pci.c). What came in between would be lost, and with it the guest's
+    /// request. A driver that finds nothing ignores the interrupt.
     pub(crate) fn set_call(&mut self, call: Option<File>) -> io::Result<()> {
-        let call = call.map(OwnedFd::from);
+        let mut call = call.map(|file| CallDescriptor { eventfd: file.into(), is_used: false });
         if let Some(call) = &call {
             // A front end that never reads it must not block the thread.
-            fcntl_setfl(call, fcntl_getfl(call)? | OFlags::NONBLOCK)?;
+            fcntl_setfl(&call.eventfd, fcntl_getfl(&call.eventfd)? | OFlags::NONBLOCK)?;
         }
-        *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        let mut current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|old| old.is_used) {
+            call.as_mut().into_iter().for_each(CallDescriptor::interrupt);
+        }
+        *current = call;
         Ok(())
+    }
+}
+
+impl CallDescriptor {
+    fn interrupt(&mut self) {
+        notify(self.eventfd.as_fd());
+        self.is_used = true;
     }
 }
 
@@ -261,8 +284,8 @@ impl<D: VirtioDevice> Runner<D> {
 
 /// Interrupts the guest, if it can be.
 fn interrupt(call: &Call) {
-    if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-        notify(call.as_fd());
+    if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        call.interrupt();
     }
 }
 
