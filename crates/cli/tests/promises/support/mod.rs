@@ -71,7 +71,6 @@ pub fn run_script_in(machine: &str, dir: &Path, options: &[&str], script: &str, 
 }
 
 /// The word that gives a run the machine which starts fastest, for tests that hold for each: User-Mode Linux, or TCG where it is not installed.
-/// A call of the kernel costs more there: what makes a hundred thousand of them is quicker by TCG.
 pub fn any_machine() -> &'static str {
     static WORD: std::sync::OnceLock<&str> = std::sync::OnceLock::new();
     let is_there = || Command::new("linux.uml").arg("--version").output().is_ok();
