@@ -22,7 +22,7 @@ const PASSED_ON: [i32; 12] =
 /// Has a write beyond the limit of file sizes (`RLIMIT_FSIZE`) fail with `EFBIG`, which is reported as other errors are, instead of
 /// ending this process. Programs that it executes do not inherit that: a handler does not outlive execve(2).
 pub fn survive_size_limit() {
-    if ignored_signals() & (1 << (SIGXFSZ - 1)) == 0 {
+    if !not_ignored(&[SIGXFSZ]).is_empty() {
         // If it cannot be caught, it ends this process as before.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     }
@@ -40,8 +40,7 @@ pub struct Signals {
 impl Signals {
     /// Catches the signals to pass on, except those that this process ignores.
     pub fn watch() -> io::Result<Box<dyn SignalSource>> {
-        let ignored = ignored_signals();
-        let wanted: Vec<i32> = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect();
+        let wanted = not_ignored(&PASSED_ON);
         let nobody_listens = default_handlers(&wanted)?;
         let (read, write) = UnixStream::pair()?;
         let readable = read.try_clone()?;
@@ -149,9 +148,8 @@ fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
 /// # Errors
 /// The signals cannot be caught.
 pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
-    let ignored = ignored_signals();
     let nobody_works = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGQUIT].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+    for signal in not_ignored(&[SIGINT, SIGQUIT]) {
         // A handler, which a program that is started does not inherit.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&nobody_works))?;
     }
@@ -162,8 +160,7 @@ pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
 
 /// From now on calls `last` before SIGINT, SIGQUIT, SIGTERM or SIGHUP ends this process, within [`leave_interrupts`] as well.
 pub fn end_by_signals(last: impl FnOnce() + Send + 'static) {
-    let ignored = ignored_signals();
-    let wanted = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let wanted = not_ignored(&[SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
     // If they cannot be caught, they end the process all the same.
     let Ok(mut signals) = signal_hook::iterator::Signals::new(wanted) else { return };
     thread::spawn(move || {
@@ -175,9 +172,10 @@ pub fn end_by_signals(last: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// The mask of signals that this process ignores, as under nohup(1) or in a shell's background: they stay ignored.
-fn ignored_signals() -> u64 {
+/// Those of `signals` that this process does not ignore. Under nohup(1) or in a shell's background it ignores some, which stay ignored.
+fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
 }
