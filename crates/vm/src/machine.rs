@@ -22,6 +22,7 @@ pub use arguments::{
     NbdAddress, guest_forward_arguments, nbd_arguments, raw_file_arguments, shared_memory_arguments,
     vhost_user_blk_arguments, vhost_user_fs_arguments,
 };
+pub use parameters::CLEARED_PAGES;
 pub(crate) use parameters::QUIET;
 use parameters::parameters;
 

@@ -60,6 +60,7 @@ mod names_do_nothing_to_a_terminal;
 mod nbd_clients_read_and_write_the_disk;
 mod nothing_is_left_behind;
 mod owners_are_mapped_both_ways;
+mod programs_run_as_they_are_stored;
 mod programs_work_in_mounts;
 mod real_projects_pass_and_fail_as_they_should;
 mod roots_of_every_kind;

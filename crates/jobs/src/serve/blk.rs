@@ -82,9 +82,11 @@ fn usage(request: &BlkRequest) -> Result<String, JobError> {
     Ok(format!(
         "QEMU:   {}\n\
          memory: must be shared: {}\n\
+         TCG:    without KVM the guest's kernel needs the parameter {} (Debian's has it by default)\n\
          guest:  {}\n",
         qemu_arguments(request)?,
         inarch_vm::machine::shared_memory_arguments(4 << 30),
+        inarch_vm::machine::CLEARED_PAGES,
         request.tree.mount_command(&request.serial()?)
     ))
 }

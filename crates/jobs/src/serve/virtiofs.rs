@@ -95,10 +95,12 @@ fn usage(request: &VirtiofsRequest) -> Result<String, JobError> {
     Ok(format!(
         "QEMU:   {}\n\
          memory: must be shared: {}\n\
+         TCG:    without KVM the guest's kernel needs the parameter {} (Debian's has it by default)\n\
          guest:  {}\n\
          tree:   {kept}{writes}\n",
         qemu_arguments(request)?,
         inarch_vm::machine::shared_memory_arguments(4 << 30),
+        inarch_vm::machine::CLEARED_PAGES,
         request.mount_command(),
     ))
 }

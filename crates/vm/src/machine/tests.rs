@@ -43,6 +43,7 @@ fn line_can_be_read_and_run() {
         "-smp 2 -m 536870912B -object memory-backend-memfd,id=mem,size=536870912B,share=on ",
         "-kernel /cache/vmlinux -append 'console=ttyS0 pci=lastbus=0 ",
         " quiet panic=-1 ",
+        " init_on_alloc=1 ",
         " user.word' -chardev file,id=console,path=/run/console -serial chardev:console",
     ] {
         assert!(line.contains(part), "{part} in {line}");
@@ -55,7 +56,7 @@ fn line_can_be_read_and_run() {
 fn kernel_of_kvm_keeps_its_own_watch_over_time() {
     let line = line(Machine { accel: Accel::Kvm, ..machine() });
     assert!(line.contains("-accel kvm -cpu host "), "{line}");
-    assert!(!line.contains("tsc"), "{line}");
+    assert!(!line.contains("tsc") && line.contains(" init_on_alloc=0 "), "{line}");
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn other_architectures_have_their_own_machine_and_words() {
     ] {
         let kernel = Kernel { arch, entry: Entry::Image, ..machine().kernel };
         let line = line(Machine { kernel, ..machine() });
-        for part in words.into_iter().chain([" maxcpus=1 INARCH_START_PROCESSORS=1 "]) {
+        for part in words.into_iter().chain([" init_on_alloc=1 ", " maxcpus=1 INARCH_START_PROCESSORS=1 "]) {
             assert!(line.contains(part), "{part} in {line}");
         }
         for other in ["-bios", "tsc", "i8042", "no_ipi_broadcast"] {

@@ -38,7 +38,7 @@ const PARAMETERS: [&str; 10] = [
     // How often a loop runs in a tick, which would take 90 ms to measure. Nothing waits by such loops.
     "lpj=20000000",
     "audit=0",
-    // See QEMU's parameters.
+    // See QEMU's parameters. This processor is not translated.
     "mitigations=off",
     "rcupdate.rcu_expedited=1",
     "init_on_alloc=0",
