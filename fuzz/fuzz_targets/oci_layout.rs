@@ -81,7 +81,7 @@ fuzz_target!(|input: Input<'_>| {
     let backing = Arc::new(image::Memory(archive(&input)));
     let damage = if input.salvaged { Damage::Salvaged } else { Damage::Refused };
     let host = ThisHost::new(&std::env::temp_dir());
-    if let Ok(opened) = oci::open_archive(Parsing::unconfined(), backing, input.reference, &host, damage) {
+    if let Ok(opened) = oci::open_archive(Parsing::unconfined(), backing, oci::Wanted { reference: input.reference, ..oci::Wanted::default() }, &host, damage) {
         archive::look(opened);
     }
 });

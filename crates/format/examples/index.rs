@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = File::open(path)?;
     let host = ThisHost::new(&std::env::temp_dir()).with_layout(file.try_clone()?.into(), path.to_owned());
     let opened = if path.is_dir() {
-        oci::open_file(Parsing::unconfined(), (file, path), None, &host, Damage::Refused)?
+        oci::open_file(Parsing::unconfined(), (file, path), oci::Wanted::default(), &host, Damage::Refused)?
     } else {
         oci::open_tar_file(Parsing::unconfined(), file, path, &host, Damage::Refused)?
     };

@@ -18,6 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
+use inarch_format::oci;
 use inarch_format::probe::Found;
 
 use crate::cache::{CacheError, ImageName, Location, NameError, Scope};
@@ -70,6 +71,8 @@ pub enum Source {
         path: PathBuf,
         /// Which of its images, if it has several: a tag, a name or a digest.
         reference: Option<String>,
+        /// The architecture that is taken of an image for several, as images name it.
+        machine: String,
     },
     /// A container image of a registry.
     Registry(Box<RegistrySource>),
@@ -426,7 +429,7 @@ fn container_image(text: &OsStr) -> Result<Source, SourceError> {
         if path.exists() {
             let reference = rest.get(1..).filter(|reference| !reference.is_empty());
             let reference = reference.map(|reference| String::from_utf8_lossy(reference).into_owned());
-            return Ok(Source::Oci { path: path.to_owned(), reference });
+            return Ok(Source::Oci { path: path.to_owned(), reference, machine: oci::machine().to_owned() });
         }
     }
     let path = PathBuf::from(OsString::from_vec([b"oci:", bytes].concat()));
@@ -437,7 +440,7 @@ fn container_image(text: &OsStr) -> Result<Source, SourceError> {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Oci { path, reference: Some(reference) } => {
+            Source::Oci { path, reference: Some(reference), .. } => {
                 write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
             }
             Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),

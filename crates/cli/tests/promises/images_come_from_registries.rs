@@ -218,10 +218,15 @@ fn an_index_has_an_image_for_each_machine() {
     let name = registry.name("many:all");
     let of = |tree: &str| String::from_utf8_lossy(&scene.tar(tree)).into_owned();
     assert!(of(&name).contains("amd64\n"), "this machine's");
+    scene.host(&format!("skopeo copy -q --all --src-tls-verify=false {name} oci:all"));
+    assert!(of("oci:all").contains("amd64\n"), "this machine's");
     for arch in ["arm64", "riscv64"] {
         let one = registry.name(&format!("one:{arch}"));
-        scene.good(&["push", &name, &one, "--arch", arch]);
-        assert!(of(&one).contains(&format!("{arch}\n")), "{arch}");
+        for source in [&name, "oci:all"] {
+            let output = scene.good(&["push", source, &one, "--arch", arch]);
+            assert!(!stderr(&output).contains("not for"), "{}", stderr(&output));
+            assert!(of(&one).contains(&format!("{arch}\n")), "{source}, {arch}");
+        }
     }
     // An image for none of them.
     let of_one = json!({ "schemaVersion": 2, "mediaType": kind, "manifests": [manifests[1], manifests[2]] });

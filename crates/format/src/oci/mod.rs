@@ -33,33 +33,32 @@ pub use config::ImageConfig;
 pub use described::{DOCUMENT_TYPES, Described, Document, document_type, leads_to, read_document};
 pub use digest::{Digest, Hasher};
 pub use document::machine;
+pub use select::Wanted;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
 
 /// Opens the image in `file`: an OCI layout directory, which is `host`'s, or an archive (of any compression that a tar source may have) of
 /// such a layout or by `docker save`.
 ///
-/// `reference` chooses among several images: by name in the OCI layout's index, by the `NAME:TAG` in a Docker archive,
-/// or by manifest digest. For an image with several platforms, this machine's architecture is used. Compressed layers
-/// are unpacked into nameless files of `host`. `path` names it in messages.
+/// Compressed layers are unpacked into nameless files of `host`. `path` names it in messages.
 ///
 /// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
 /// layer is unknown; and the errors of [`open_tar_file`].
 pub fn open_file(
     parsing: Parsing,
     (file, path): (File, &Path),
-    reference: Option<&str>,
+    wanted: Wanted<'_>,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
     let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
     if file.metadata().map_err(failed)?.is_dir() {
         let store = Store::Directory { host, path: path.to_owned() };
-        return open_store(&store, reference, host, damage, Notes::default());
+        return open_store(&store, wanted, host, damage, Notes::default());
     }
     let mut notes = Notes::default();
     let archive = spool::open(file, path, host, damage, &mut notes)?;
-    open_archive(parsing, archive, reference, host, damage).map(|opened| after(notes, opened))
+    open_archive(parsing, archive, wanted, host, damage).map(|opened| after(notes, opened))
 }
 
 /// Opens an image whose documents and layers lie beneath `host`'s directory, each by its digest, as in an OCI layout, and to which `root` leads. Of an
@@ -83,13 +82,13 @@ pub fn open_at(
 pub fn open_archive(
     _: Parsing,
     archive: Arc<dyn Backing>,
-    reference: Option<&str>,
+    wanted: Wanted<'_>,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
-    open_store(&store, reference, host, damage, notes)
+    open_store(&store, wanted, host, damage, notes)
 }
 
 /// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes; or the container image in it
@@ -135,7 +134,7 @@ pub fn open_tar(
     let mut notes = Notes::default();
     let archive = ArchiveStore::open(archive, host, damage, &mut notes)?;
     if archive.is_image() {
-        return open_store(&Store::Archive(archive), None, host, damage, notes);
+        return open_store(&Store::Archive(archive), Wanted::default(), host, damage, notes);
     }
     let ArchiveStore { tree, extents, backing } = archive;
     Ok(tar::opened((*tree, extents), vec![backing], notes))
@@ -149,12 +148,12 @@ fn after(earlier: Notes, opened: TreeAndContent) -> TreeAndContent {
 
 fn open_store(
     store: &Store<'_>,
-    reference: Option<&str>,
+    wanted: Wanted<'_>,
     host: &dyn Host,
     damage: Damage,
     mut notes: Notes,
 ) -> Result<TreeAndContent, ReadError> {
-    let image = select::image(store, reference, &mut notes)?;
+    let image = select::image(store, wanted, &mut notes)?;
     open_image(store, image, host, damage, notes)
 }
 

@@ -49,8 +49,24 @@ pub(super) struct Image {
     pub(super) config: ImageConfig,
 }
 
-/// The image that `reference` names.
-pub(super) fn image(store: &Store<'_>, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
+/// Which of several images is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its name in the OCI layout's index, its `NAME:TAG` in a Docker archive, or its manifest's digest. Without one there must be one image.
+    pub reference: Option<&'a str>,
+    /// The architecture, as images name it (`arm64`), that is taken of an image for several.
+    pub machine: &'a str,
+}
+
+/// The only image, for this machine.
+impl Default for Wanted<'_> {
+    fn default() -> Self {
+        Wanted { reference: None, machine: machine() }
+    }
+}
+
+/// The image that is wanted.
+pub(super) fn image(store: &Store<'_>, wanted: Wanted<'_>, notes: &mut Notes) -> Result<Image, ReadError> {
     if let Some(layout) = store.document::<LayoutFile>("oci-layout")?
         && !layout.image_layout_version.starts_with("1.")
     {
@@ -58,15 +74,16 @@ pub(super) fn image(store: &Store<'_>, reference: Option<&str>, notes: &mut Note
         return Err(malformed(format!("oci-layout: version {version} is not supported; 1.0.0 is")));
     }
     if let Some(index) = store.document::<Index>("index.json")? {
-        return oci_image(store, index, reference, notes);
+        return oci_image(store, index, wanted, notes);
     }
     if let Some(images) = store.document::<Vec<DockerImage>>("manifest.json")? {
-        return docker_image(store, images, reference, notes);
+        return docker_image(store, images, wanted, notes);
     }
     Err(malformed("neither an OCI image layout, which has an index.json, nor a Docker archive, with a manifest.json"))
 }
 
-fn oci_image(store: &Store<'_>, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
+fn oci_image(store: &Store<'_>, index: Index, wanted: Wanted<'_>, notes: &mut Notes) -> Result<Image, ReadError> {
+    let Wanted { reference, machine } = wanted;
     let mut list = index.manifests;
     if let Some(reference) = reference {
         let names = names(&list);
@@ -77,8 +94,8 @@ fn oci_image(store: &Store<'_>, index: Index, reference: Option<&str>, notes: &m
     } else if distinct_images(&list) > 1 {
         return Err(malformed(format!("it has several images, choose one of {} by oci:PATH:NAME", names(&list))));
     }
-    let descriptor = choose(list, machine(), notes)?;
-    follow(store, descriptor, machine(), notes)
+    let descriptor = choose(list, machine, notes)?;
+    follow(store, descriptor, machine, notes)
 }
 
 /// The image of a store without an `index.json`, to which `root` leads: a manifest, or an index that has one for `machine`.
@@ -258,9 +275,10 @@ pub(super) fn check_count(layers: usize) -> Result<(), ReadError> {
 fn docker_image(
     store: &Store<'_>,
     mut images: Vec<DockerImage>,
-    reference: Option<&str>,
+    wanted: Wanted<'_>,
     notes: &mut Notes,
 ) -> Result<Image, ReadError> {
+    let Wanted { reference, machine } = wanted;
     let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
     let names = listed(images.iter().flat_map(tags));
     let ends =
@@ -279,7 +297,7 @@ fn docker_image(
         (None, None) => return Err(malformed("there is no image in its manifest.json")),
     };
     let config: Config = parse(&image.config, &store.get(&image.config)?.bytes(&image.config)?)?;
-    note_machine(&config, machine(), notes);
+    note_machine(&config, machine, notes);
     check_count(image.layers.len())?;
     let diff_ids = config.rootfs.diff_ids.clone();
     if diff_ids.len() != image.layers.len() {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::common::compare::assert_same;
 use inarch_confine::Parsing;
+use inarch_format::oci::Wanted;
 use inarch_format::{Damage, ThisHost, TreeAndContent, oci};
 
 fn run(program: &str, arguments: &[&str]) {
@@ -17,8 +18,14 @@ fn open(path: &Path, reference: Option<&str>) -> TreeAndContent {
     let scratch = tempfile::tempdir().unwrap();
     let file = File::open(path).unwrap();
     let host = ThisHost::new(scratch.path()).with_layout(file.try_clone().unwrap().into(), path.to_owned());
-    let opened = oci::open_file(Parsing::unconfined(), (file, path), reference, &host, Damage::Refused)
-        .unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let opened = oci::open_file(
+        Parsing::unconfined(),
+        (file, path),
+        Wanted { reference, ..Wanted::default() },
+        &host,
+        Damage::Refused,
+    )
+    .unwrap_or_else(|error| panic!("{path:?}: {error}"));
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "nothing is left behind");
     opened
 }

@@ -102,8 +102,10 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let mut known = Vec::new();
     match source {
         Source::File { .. } => known = stamp(&input).map_err(cannot_open)?,
-        Source::Oci { .. } => {
-            known = if resources.stamp { stamp_all(path)? } else { Vec::new() };
+        Source::Oci { machine, .. } => {
+            if resources.stamp {
+                known = [&stamp_all(path)?[..], b"\0", machine.as_bytes()].concat();
+            }
             host = host.with_layout(input.try_clone().map_err(cannot_open)?.into(), path.to_owned());
         }
         Source::Registry(image) => {
@@ -118,8 +120,9 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let opened = parse_asking(&host, |parsing, host| {
         let opened = match source {
             Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
-            Source::Oci { reference, .. } => {
-                oci::open_file(parsing, (input, path), reference.as_deref(), host, damage).map(Opened::from)
+            Source::Oci { reference, machine, .. } => {
+                let wanted = oci::Wanted { reference: reference.as_deref(), machine };
+                oci::open_file(parsing, (input, path), wanted, host, damage).map(Opened::from)
             }
             Source::Registry(image) => {
                 let kept = image.fetch()?;

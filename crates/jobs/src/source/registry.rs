@@ -74,6 +74,7 @@ impl Source {
     pub fn for_machine(self, machine: &str) -> Source {
         match self {
             Source::Registry(image) => Source::Registry(Box::new(image.for_machine(machine))),
+            Source::Oci { path, reference, .. } => Source::Oci { path, reference, machine: machine.to_owned() },
             other => other,
         }
     }

@@ -9,7 +9,7 @@ use crate::source::Source;
 
 fn request() -> RunRequest {
     RunRequest {
-        root: Root::Source(Source::Oci { path: "app".into(), reference: None }),
+        root: Root::Source(Source::Oci { path: "app".into(), reference: None, machine: "amd64".to_owned() }),
         ..RunRequest::new(Vec::new(), Streams::of_process().unwrap())
     }
 }
