@@ -301,7 +301,11 @@ fn a_pushed_tree_is_a_source() {
     let url = format!("file://{}", scene.at("trees/one").display());
     scene.good("one", &["push", &from, &url]);
     let again = scene.good("one", &["push", &from, &url]);
-    assert!(stderr(&again).contains("0 files sent"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("the remote has all of it"), "{}", stderr(&again));
+    // A change of an attribute alone is one.
+    fs::set_permissions(scene.at("tree/00004"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    let again = scene.good("one", &["push", &from, &url]);
+    assert!(stderr(&again).contains("0 files sent") && stderr(&again).contains("generation 2"), "{}", stderr(&again));
     let tar = scene.at("tree.tar");
     scene.good("two", &["image", &url, "-o", tar.to_str().unwrap()]);
     host(

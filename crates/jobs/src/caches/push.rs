@@ -47,6 +47,14 @@ pub(crate) struct Local<'a> {
     pub is_foreign: bool,
 }
 
+impl Local<'_> {
+    /// Whether a generation has the same names, attributes and bytes.
+    fn is_the_same(&self, there: &Generation) -> bool {
+        let digests = there.files.iter().map(|stored| stored.map(|stored| stored.digest));
+        digests.eq(self.digests.iter().copied()) && there.tree.store() == self.tree.store()
+    }
+}
+
 /// Pushes the current generation of a cache.
 pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
     far.must_take()?;
@@ -92,13 +100,16 @@ pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
     Err(CacheError::Contended(far.location().to_string()))
 }
 
-/// Pushes a tree, which replaces the one that is there.
+/// Pushes a tree, which replaces the one that is there. If that is the same, it stays.
 pub(crate) fn push_tree(local: &Local<'_>, far: &Far, made_by: &str) -> Result<Pushed, CacheError> {
     far.must_take()?;
     let mut sent = Sent::default();
     for attempt in 0..ATTEMPTS {
         let current = far.current()?;
         let there = current.as_ref().map_or_else(empty, |current| far.generation(&current.head))?;
+        if current.is_some() && local.is_the_same(&there) {
+            return Ok(Pushed::default());
+        }
         let at = sent.send(local, &there, far)?;
         let Some(next) = at.all(local)? else { return Ok(Pushed::default()) };
         let body = Body { number: there.body.number + 1, time: now(), made_by: made_by.to_owned(), packs: Vec::new() };
