@@ -4,13 +4,15 @@
 //! 1. [`fetch`] has this machine's apt download packages into a directory of its own: apt checks the signatures, with the keys of
 //!    Debian's archive, and this machine's own packages do not change.
 //! 2. A kernel's package is unpacked ([`kernel`]). Its modules are loaded without depmod(8).
-//! 3. For a [`root`], the packages become one archive ([`stage`]), unpacked but not configured, with dpkg's own files. A guest
+//! 3. So is the firmware of RISC-V guests ([`firmware`]), where QEMU's own has a fault.
+//! 4. For a [`root`], the packages become one archive ([`stage`]), unpacked but not configured, with dpkg's own files. A guest
 //!    boots over it, runs `dpkg --configure`, and sends the result back as an archive, which is the root. So no foreign program
 //!    runs on this machine, and none of it takes root.
 //!
 //! What is complete gets its name in the cache in one step. A lock has a second run wait instead of making the same thing twice.
 
 mod fetch;
+pub mod firmware;
 pub mod kernel;
 mod member;
 pub mod root;

@@ -273,7 +273,7 @@ fn check_foreign(arch: Arch) -> Check {
         }
     };
     let version = match qemu.version() {
-        Ok(version) => format!("QEMU {}.{}", version.major, version.minor),
+        Ok(version) => format!("QEMU {}.{}{}", version.major, version.minor, debian::firmware::state(arch, version)),
         Err(error) => return missing(error.to_string()),
     };
     if agent_of(arch).is_none() {

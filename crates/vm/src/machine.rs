@@ -91,6 +91,8 @@ pub const FORWARD_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 pub struct Machine {
     /// The kernel that it boots.
     pub kernel: Kernel,
+    /// The firmware that starts the kernel under TCG, in place of QEMU's own.
+    pub firmware: Option<PathBuf>,
     /// A cpio archive in memory or in a file.
     pub initramfs: Option<Endpoint>,
     /// Additional kernel parameters, after those that the machine needs.
@@ -168,6 +170,7 @@ impl Machine {
     pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Endpoint) -> Machine {
         Machine {
             kernel,
+            firmware: None,
             initramfs: None,
             parameters: Vec::new(),
             verbose: false,
@@ -304,7 +307,12 @@ impl CommandLine {
         self.option("-m", format!("{}B", machine.memory));
         // vhost-user back ends map the guest's memory.
         self.option("-object", format!("memory-backend-memfd,id=mem,size={}B,share=on", machine.memory));
-        if let (Arch::X86_64, Some(firmware)) = (arch, qemu.qboot()) {
+        let firmware = match (arch, machine.accel) {
+            (Arch::X86_64, _) => qemu.qboot(),
+            (_, Accel::Tcg) => machine.firmware.clone(),
+            (_, Accel::Kvm) => None,
+        };
+        if let Some(firmware) = firmware {
             self.option("-bios", firmware);
         }
         self.option("-kernel", &machine.kernel.image);

@@ -1,8 +1,9 @@
-//! `debian:SUITE` in the options of a run: what it means is made, and its path takes its place.
+//! `debian:SUITE` in the options of a run: what it means is made, and its path takes its place. So is what else of Debian a guest
+//! of another architecture needs.
 
 use std::path::PathBuf;
 
-use inarch_jobs::debian::{self, Debian, DebianError, kernel, root};
+use inarch_jobs::debian::{self, Debian, DebianError, firmware, kernel, root};
 use inarch_jobs::run::Vmm;
 use inarch_jobs::{Events, shown};
 use inarch_vm::Arch;
@@ -11,7 +12,7 @@ use super::arguments::RunArguments;
 use crate::output::complain;
 
 /// Makes what `--root debian:SUITE` and `--kernel debian:SUITE` name, and the kernel of another architecture if none is named;
-/// then the options name files. With `--dry-run` nothing is made, and what is missing is an error.
+/// then the options name files. A RISC-V guest's firmware is made, too. With `--dry-run` nothing is made, and what is missing is an error.
 pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
     let arch = arguments.machine.arch;
     let is_quiet = arguments.quiet;
@@ -34,6 +35,16 @@ pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
         let kernel: Result<PathBuf, DebianError> =
             if arguments.dry_run { kernel::cached(&wanted, arch) } else { kernel::fetch(&wanted, arch, &events) };
         arguments.machine.kernel = Some(kernel?);
+    }
+    if arguments.machine.vmm == Vmm::Qemu && arch != Arch::host() && !arguments.dry_run {
+        // The guest can do with QEMU's own.
+        if let Err(error) = firmware::fetch(arch, &events)
+            && !is_quiet
+        {
+            complain(format_args!(
+                "{error}. With the firmware of this QEMU, a guest of several processors may hang when it starts"
+            ));
+        }
     }
     if let Some(wanted) = wanted_root {
         let booting =

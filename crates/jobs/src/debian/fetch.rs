@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use inarch_vm::Arch;
 
 use super::DebianError;
+use crate::lifecycle::scratch::Scratch;
 use crate::path_error::PathError;
 
 /// The keys with which Debian's archive is signed.
@@ -147,6 +148,41 @@ impl<'a> Apt<'a> {
         let (what, mirror) = (self.what.clone(), format!("{} ({})", self.mirror, self.suite));
         DebianError::Fetch { what, mirror, reason: reason.to_owned(), by_hand: self.by_hand }
     }
+}
+
+/// Unpacks a package into the directory `path`, as this user, whom everything belongs to then. It gets its name when it is whole, on the disk and has
+/// passed `check`; unfinished work is in `scratch`.
+pub(super) fn unpack(
+    deb: &Path,
+    path: &Path,
+    scratch: &Scratch,
+    check: impl FnOnce(&Path) -> Result<(), DebianError>,
+) -> Result<(), DebianError> {
+    let unpacked = scratch.path().join("unpacked");
+    extract(deb, &unpacked)?;
+    check(&unpacked)?;
+    sync(&unpacked)?;
+    Ok(fs::rename(&unpacked, path).map_err(|error| PathError::new(path, "cannot give it its name", error))?)
+}
+
+fn extract(deb: &Path, into: &Path) -> Result<(), DebianError> {
+    let package = deb.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let output = Command::new("dpkg-deb").arg("-x").arg(deb).arg(into).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(DebianError::Unpack { package, reason: said.lines().next().unwrap_or("dpkg-deb failed").to_owned() })
+        }
+        Err(error) => Err(DebianError::Unpack { package, reason: format!("dpkg-deb: {error}") }),
+    }
+}
+
+/// Brings all that was unpacked onto the disk, before it gets its name.
+fn sync(directory: &Path) -> Result<(), DebianError> {
+    let fail = |error: std::io::Error| PathError::new(directory, "cannot write it to the disk", error);
+    let opened = fs::File::open(directory).map_err(fail)?;
+    Ok(rustix::fs::syncfs(opened).map_err(|error| fail(error.into()))?)
 }
 
 /// The packages in a directory.

@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use inarch_vm::Arch;
 
-use super::fetch::Apt;
+use super::fetch::{Apt, unpack};
 use super::{Debian, DebianError, DebianEvent, once, place};
 use crate::events::Events;
 use crate::path_error::PathError;
@@ -34,12 +33,7 @@ pub fn fetch(debian: &Debian, arch: Arch, events: &Events<DebianEvent>) -> Resul
         let packages = apt.needs(arch.kernel_package())?;
         let real = packages.iter().find(|package| package.starts_with("linux-image-"));
         let deb = apt.download(real.map_or(arch.kernel_package(), String::as_str))?;
-        let unpacked = scratch.path().join("unpacked");
-        unpack(&deb, &unpacked)?;
-        file_in(&unpacked)?;
-        sync(&unpacked)?;
-        fs::rename(&unpacked, path).map_err(|error| PathError::new(path, "cannot give it its name", error))?;
-        Ok(())
+        unpack(&deb, path, scratch, |unpacked| file_in(unpacked).map(drop))
     })?;
     file_in(&directory)
 }
@@ -63,25 +57,4 @@ fn file_in(directory: &Path) -> Result<PathBuf, DebianError> {
     let missing =
         || DebianError::Unpack { package: "its kernel".to_owned(), reason: "there is none in its /boot".to_owned() };
     files.find(is_kernel).ok_or_else(missing)
-}
-
-/// Unpacks a package, as this user, whom everything belongs to then.
-fn unpack(deb: &Path, into: &Path) -> Result<(), DebianError> {
-    let package = deb.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let output = Command::new("dpkg-deb").arg("-x").arg(deb).arg(into).stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(DebianError::Unpack { package, reason: said.lines().next().unwrap_or("dpkg-deb failed").to_owned() })
-        }
-        Err(error) => Err(DebianError::Unpack { package, reason: format!("dpkg-deb: {error}") }),
-    }
-}
-
-/// Brings all that was unpacked onto the disk, before it gets its name.
-fn sync(directory: &Path) -> Result<(), DebianError> {
-    let fail = |error: std::io::Error| PathError::new(directory, "cannot write it to the disk", error);
-    let opened = fs::File::open(directory).map_err(fail)?;
-    Ok(rustix::fs::syncfs(opened).map_err(|error| fail(error.into()))?)
 }

@@ -27,6 +27,7 @@ use super::sockets::{Serving, Sockets, by_sockets, pair};
 use super::unpacked::UnpackedTree;
 use super::vmm::Program;
 use crate::JobError;
+use crate::debian::firmware;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::named::create_named;
 use crate::share::QUEUE_SIZE;
@@ -237,6 +238,7 @@ impl Guest {
         }
         let machine = Machine {
             kernel: self.kernel.clone(),
+            firmware: firmware::cached(self.kernel.arch),
             initramfs: Some(initramfs),
             parameters: self.parameters.clone(),
             verbose: self.console.is_some(),

@@ -93,8 +93,7 @@ const TCG_PARAMETERS: [&str; 4] = [
 /// The kernel does not know INARCH_START_PROCESSORS and passes it to the agent as an environment variable. A user's own
 /// `maxcpus=` takes precedence; then the agent starts no processors.
 ///
-/// Guests of other architectures do the same, without the last word: one of 22 boots of a RISC-V kernel with two processors hung under
-/// QEMU 7.2 too, and a 64-bit ARM kernel takes two thirds of the work to boot.
+/// Guests of other architectures do the same, without the last word: a 64-bit ARM kernel takes two thirds of the work to boot.
 const ONE_AT_BOOT: [&str; 3] = ["maxcpus=1", "INARCH_START_PROCESSORS=1", "no_ipi_broadcast=1"];
 
 /// The kernel's command line.

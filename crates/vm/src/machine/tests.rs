@@ -76,6 +76,10 @@ fn other_architectures_have_their_own_machine_and_words() {
         for other in ["-bios", "tsc", "i8042", "no_ipi_broadcast"] {
             assert!(!line.contains(other), "{other} in {line}");
         }
+        let kernel = Kernel { arch, entry: Entry::Image, ..machine().kernel };
+        let firmware = Some("/cache/fw.bin".into());
+        let line = self::line(Machine { kernel, firmware, ..machine() });
+        assert!(line.contains(" -bios /cache/fw.bin -kernel "), "{line}");
     }
 }
 

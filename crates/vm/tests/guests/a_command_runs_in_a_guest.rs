@@ -88,6 +88,7 @@ impl Guest {
         let (console_end, console) = std::io::pipe().unwrap();
         let machine = Machine {
             kernel,
+            firmware: None,
             initramfs: Some(Endpoint::Descriptor(initramfs.into())),
             parameters: Vec::new(),
             accel: Accel::Tcg,

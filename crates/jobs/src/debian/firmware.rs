@@ -1,0 +1,72 @@
+//! The firmware of a RISC-V guest: OpenSBI.
+//!
+//! The one that QEMU brings up to version 8.0 is older than OpenSBI 1.3. It has a race (`lib/sbi/sbi_hsm.c`, `sbi_hsm_hart_start`): a
+//! processor that is told to start may go before the place where it is to start was written. It then starts the kernel a second
+//! time, which clears the memory of the first. About one of 60 guests with two processors hung in that way. Until then the waiting
+//! processor takes its interrupt for pending and does not sleep, which costs a fifth of a boot where this machine has two
+//! processors.
+
+use std::path::{Path, PathBuf};
+
+use inarch_vm::Arch;
+use inarch_vm::qemu::{Qemu, Version};
+
+use super::fetch::{Apt, unpack};
+use super::{DebianError, DebianEvent, USUAL_SUITE, once, place};
+use crate::events::Events;
+
+/// The first version of QEMU that brings a firmware without the fault.
+const GOOD_QEMU: Version = Version { major: 8, minor: 1 };
+
+const PACKAGE: &str = "opensbi";
+const FILE: &str = "usr/lib/riscv64-linux-gnu/opensbi/generic/fw_dynamic.bin";
+const BY_HAND: &str = "a newer QEMU (8.1) brings its own";
+
+fn name() -> String {
+    format!("{PACKAGE}-{USUAL_SUITE}")
+}
+
+/// Has the firmware in the cache that guests of `arch` need in place of QEMU's own, if they need one.
+///
+/// # Errors
+/// It cannot be fetched, and why. A guest can do with QEMU's own, but may hang.
+pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<(), DebianError> {
+    let is_needed = || Qemu::find(arch).and_then(|qemu| qemu.version()).is_ok_and(|version| version < GOOD_QEMU);
+    if arch != Arch::Riscv64 || cached(arch).is_some() || !is_needed() {
+        return Ok(());
+    }
+    once(&name(), |path, scratch| {
+        let what = format!("the firmware {PACKAGE} of debian:{USUAL_SUITE}");
+        let apt = Apt::new(scratch.path(), arch, USUAL_SUITE, what.clone(), BY_HAND)?;
+        events.emit(DebianEvent::Fetching { what, mirror: apt.mirror.clone() });
+        apt.update()?;
+        let deb = apt.download(PACKAGE)?;
+        let reason = format!("there is no {FILE} in it");
+        unpack(&deb, path, scratch, |unpacked| match file_in(unpacked) {
+            Some(_) => Ok(()),
+            None => Err(DebianError::Unpack { package: PACKAGE.to_owned(), reason }),
+        })
+    })
+    .map(drop)
+}
+
+/// Half a sentence, for people: where the firmware is, if QEMU's own is not the one.
+pub(crate) fn state(arch: Arch, version: Version) -> String {
+    match cached(arch) {
+        Some(file) => format!(", with the firmware {}", file.display()),
+        None if arch == Arch::Riscv64 && version < GOOD_QEMU => {
+            format!(", whose firmware has a fault; the first run fetches the one of debian:{USUAL_SUITE}")
+        }
+        None => String::new(),
+    }
+}
+
+/// The firmware in the cache for guests of `arch`.
+pub(crate) fn cached(arch: Arch) -> Option<PathBuf> {
+    let directory = || place().ok().map(|place| place.join(name()));
+    (arch == Arch::Riscv64).then(directory).flatten().and_then(|directory| file_in(&directory))
+}
+
+fn file_in(directory: &Path) -> Option<PathBuf> {
+    Some(directory.join(FILE)).filter(|file| file.is_file())
+}
