@@ -367,6 +367,7 @@ impl<'a> Job<'a> {
         Ok(Guest {
             program,
             kernel: self.kernel.clone(),
+            firmware: request.firmware.clone(),
             initramfs,
             cpus: if request.vmm == Vmm::Uml { 1 } else { request.cpus.unwrap_or(processors) },
             memory: self.memory,

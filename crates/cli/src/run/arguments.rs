@@ -189,6 +189,10 @@ pub struct MachineArguments {
     #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,
 
+    /// The firmware, if QEMU's own has a fault.
+    #[arg(skip)]
+    pub firmware: Option<PathBuf>,
+
     /// Accelerator of the guest
     #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto", hide_possible_values = true,
         value_parser = one_of::<AccelChoice>(["auto", "kvm", "tcg"]))]

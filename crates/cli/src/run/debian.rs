@@ -36,19 +36,24 @@ pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
             if arguments.dry_run { kernel::cached(&wanted, arch) } else { kernel::fetch(&wanted, arch, &events) };
         arguments.machine.kernel = Some(kernel?);
     }
-    if arguments.machine.vmm == Vmm::Qemu && arch != Arch::host() && !arguments.dry_run {
+    if arguments.machine.vmm == Vmm::Qemu && arch != Arch::host() {
+        let found = if arguments.dry_run { Ok(firmware::cached(arch)) } else { firmware::fetch(arch, &events) };
         // The guest can do with QEMU's own.
-        if let Err(error) = firmware::fetch(arch, &events)
-            && !is_quiet
-        {
-            complain(format_args!(
-                "{error}. With the firmware of this QEMU, a guest of several processors may hang when it starts"
-            ));
-        }
+        arguments.machine.firmware = found.unwrap_or_else(|error| {
+            if !is_quiet {
+                complain(format_args!(
+                    "{error}. With the firmware of this QEMU, a guest of several processors may hang when it starts"
+                ));
+            }
+            None
+        });
     }
     if let Some(wanted) = wanted_root {
-        let booting =
-            root::Booting { kernel: arguments.machine.kernel.clone(), modules: arguments.machine.modules.clone() };
+        let booting = root::Booting {
+            kernel: arguments.machine.kernel.clone(),
+            modules: arguments.machine.modules.clone(),
+            firmware: arguments.machine.firmware.clone(),
+        };
         let path =
             if arguments.dry_run { root::cached(&wanted, arch) } else { root::make(&wanted, arch, booting, &events) }?;
         if arguments.verbose {

@@ -76,6 +76,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         arch: arguments.machine.arch,
         kernel: arguments.machine.kernel,
         modules: arguments.machine.modules,
+        firmware: arguments.machine.firmware,
         vmm: arguments.machine.vmm,
         raid: !arguments.disk.is_empty(),
         accel: arguments.machine.accel,

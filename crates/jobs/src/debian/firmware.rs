@@ -26,16 +26,17 @@ fn name() -> String {
     format!("{PACKAGE}-{USUAL_SUITE}")
 }
 
-/// Has the firmware in the cache that guests of `arch` need in place of QEMU's own, if they need one.
+/// The firmware that guests of `arch` need in place of QEMU's own, if they need one; fetched if it is not in the cache.
 ///
 /// # Errors
 /// It cannot be fetched, and why. A guest can do with QEMU's own, but may hang.
-pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<(), DebianError> {
+pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<Option<PathBuf>, DebianError> {
     let is_needed = || Qemu::find(arch).and_then(|qemu| qemu.version()).is_ok_and(|version| version < GOOD_QEMU);
-    if arch != Arch::Riscv64 || cached(arch).is_some() || !is_needed() {
-        return Ok(());
+    let known = cached(arch);
+    if arch != Arch::Riscv64 || known.is_some() || !is_needed() {
+        return Ok(known);
     }
-    once(&name(), |path, scratch| {
+    let directory = once(&name(), |path, scratch| {
         let what = format!("the firmware {PACKAGE} of debian:{USUAL_SUITE}");
         let apt = Apt::new(scratch.path(), arch, USUAL_SUITE, what.clone(), BY_HAND)?;
         events.emit(DebianEvent::Fetching { what, mirror: apt.mirror.clone() });
@@ -46,8 +47,8 @@ pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<(), DebianError
             Some(_) => Ok(()),
             None => Err(DebianError::Unpack { package: PACKAGE.to_owned(), reason }),
         })
-    })
-    .map(drop)
+    })?;
+    Ok(file_in(&directory))
 }
 
 /// Half a sentence, for people: where the firmware is, if QEMU's own is not the one.
@@ -62,7 +63,7 @@ pub(crate) fn state(arch: Arch, version: Version) -> String {
 }
 
 /// The firmware in the cache for guests of `arch`.
-pub(crate) fn cached(arch: Arch) -> Option<PathBuf> {
+pub fn cached(arch: Arch) -> Option<PathBuf> {
     let directory = || place().ok().map(|place| place.join(name()));
     (arch == Arch::Riscv64).then(directory).flatten().and_then(|directory| file_in(&directory))
 }

@@ -30,13 +30,15 @@ fn name_of(debian: &Debian, arch: Arch) -> String {
     format!("{}_{}.tar", words.join("+"), arch.debian())
 }
 
-/// The kernel of the guest that configures the packages; `None` for this machine's own.
+/// How the guest starts that configures the packages; `None` for this machine's own kernel, and QEMU's own firmware.
 #[derive(Clone, Debug, Default)]
 pub struct Booting {
     /// Its file.
     pub kernel: Option<PathBuf>,
     /// The directory of its modules.
     pub modules: Option<PathBuf>,
+    /// The firmware.
+    pub firmware: Option<PathBuf>,
 }
 
 /// The archive with `debian`, of `arch`; made if it is not in the cache. For that, `booting` gives the guest's kernel.
@@ -112,6 +114,7 @@ fn configure(
         arch,
         kernel: booting.kernel,
         modules: booting.modules,
+        firmware: booting.firmware,
         overlay_dir: scratch.to_owned(),
         ..RunRequest::new(command, streams)
     };

@@ -27,7 +27,6 @@ use super::sockets::{Serving, Sockets, by_sockets, pair};
 use super::unpacked::UnpackedTree;
 use super::vmm::Program;
 use crate::JobError;
-use crate::debian::firmware;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::named::create_named;
 use crate::share::QUEUE_SIZE;
@@ -43,6 +42,7 @@ const LAST_WRITES: Duration = Duration::from_secs(60);
 pub(super) struct Guest {
     pub program: Program,
     pub kernel: Kernel,
+    pub firmware: Option<PathBuf>,
     pub initramfs: Vec<u8>,
     pub cpus: u32,
     pub memory: u64,
@@ -238,7 +238,7 @@ impl Guest {
         }
         let machine = Machine {
             kernel: self.kernel.clone(),
-            firmware: firmware::cached(self.kernel.arch),
+            firmware: self.firmware.clone(),
             initramfs: Some(initramfs),
             parameters: self.parameters.clone(),
             verbose: self.console.is_some(),

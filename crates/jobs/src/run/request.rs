@@ -184,6 +184,8 @@ pub struct RunRequest {
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
     pub modules: Option<PathBuf>,
+    /// The firmware by which QEMU starts the kernel under TCG, not on x86-64; by default the one that QEMU brings.
+    pub firmware: Option<PathBuf>,
     /// What the guest's machine is.
     pub vmm: Vmm,
     /// Whether the guest may use RAID 5 and 6 under User-Mode Linux, which then takes longer to start.
@@ -241,6 +243,7 @@ impl RunRequest {
             arch: Arch::host(),
             kernel: None,
             modules: None,
+            firmware: None,
             vmm: Vmm::Qemu,
             raid: false,
             accel: AccelChoice::Auto,
