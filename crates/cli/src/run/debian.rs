@@ -36,7 +36,7 @@ pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
             if arguments.dry_run { kernel::cached(&wanted, arch) } else { kernel::fetch(&wanted, arch, &events) };
         arguments.machine.kernel = Some(kernel?);
     }
-    if arguments.machine.vmm == Vmm::Qemu && arch != Arch::host() {
+    if is_foreign {
         let found = if arguments.dry_run { Ok(firmware::cached(arch)) } else { firmware::fetch(arch, &events) };
         // The guest can do with QEMU's own.
         arguments.machine.firmware = found.unwrap_or_else(|error| {

@@ -199,6 +199,10 @@ fn what_does_not_fit_is_said() {
     let run = |options: &[&str]| inarch([&["run", "--dry-run"], options, &["--", "true"]].concat());
     assert_one_line(&run(&["--arch", "riscv64"]), &["this machine's own programs are for x86_64", "--root"]);
     let dir = scratch();
+    // Nothing is fetched before that.
+    let real =
+        Command::new(INARCH).args(["run", "--arch", "riscv64", "true"]).env("XDG_CACHE_HOME", dir.path()).output();
+    assert_one_line(&real.unwrap(), &["this machine's own programs are for x86_64", "--root"]);
     let kernel = |name: &str, magic: &[u8]| {
         let path: &Path = dir.path();
         let path = path.join(name);

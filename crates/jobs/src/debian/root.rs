@@ -33,9 +33,9 @@ fn name_of(debian: &Debian, arch: Arch) -> String {
 /// How the guest starts that configures the packages; `None` for this machine's own kernel, and QEMU's own firmware.
 #[derive(Clone, Debug, Default)]
 pub struct Booting {
-    /// Its file.
+    /// The kernel's file.
     pub kernel: Option<PathBuf>,
-    /// The directory of its modules.
+    /// The directory of the kernel's modules.
     pub modules: Option<PathBuf>,
     /// The firmware.
     pub firmware: Option<PathBuf>,
