@@ -206,7 +206,7 @@ fn assert_every_format_agrees(tree: Tree) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
-    fn walks_and_questions_give_the_same(entries in forest()) {
+    fn random_trees_give_the_same(entries in forest()) {
         let mut b = builder();
         grow(&mut b, entries, &mut Vec::new());
         assert_every_format_agrees(b.finish().unwrap());

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_branch_and_the_default_one_are_found() {
-        let top = crate::lifecycle::scratch::Scratch::within(&std::env::temp_dir()).unwrap();
+        let top = tempfile::tempdir().unwrap();
         let at = |path: &str| top.path().join(path);
         assert!(Branches::of(&at("p")).unwrap_err().to_string().contains("no git repository"));
         for directory in ["p/.git/refs/heads", "p/.git/refs/remotes/origin", "p/.git/worktrees/w", "w"] {

@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_innermost_file_of_the_project_is_read() {
-        let top = crate::lifecycle::scratch::Scratch::within(&std::env::temp_dir()).unwrap();
+        let top = tempfile::tempdir().unwrap();
         let at = |path: &str| top.path().canonicalize().unwrap().join(path);
         fs::create_dir_all(at("p/a/b")).unwrap();
         fs::create_dir_all(at("p/git/.git")).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_file_that_another_user_could_write_is_refused() {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};
-        let top = crate::lifecycle::scratch::Scratch::within(&std::env::temp_dir()).unwrap();
+        let top = tempfile::tempdir().unwrap();
         let path = top.path().join(PROJECT_FILE);
         let refused = |part: &str| {
             let line = ProjectFile::find(top.path()).unwrap_err().to_string();

@@ -53,17 +53,17 @@ pub fn compressed(algorithm: Algorithm, level: Option<i32>, block_size: u32) -> 
 /// Content of no file: where the tree has data, bytes that compress a little and depend on the inode and the place.
 pub struct Pattern {
     tree: Arc<Tree>,
-    random: Vec<u8>,
+    random: Box<[u8; 1 << 16]>,
 }
 
 impl Pattern {
     pub fn new(tree: &Arc<Tree>) -> Pattern {
-        Pattern { tree: tree.clone(), random: (0..1 << 16).map(|at| pattern(InodeId(0), at)).collect() }
+        Pattern { tree: tree.clone(), random: Box::new(std::array::from_fn(|at| pattern(InodeId(0), at as u64))) }
     }
 
     fn byte(&self, inode: InodeId, at: u64) -> u8 {
         let place = u64::from(inode.0) * 37 + at / 3 + (at >> 14) * 911;
-        self.random[place as usize % self.random.len()]
+        self.random[place as usize % (1 << 16)]
     }
 }
 
