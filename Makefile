@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo example-riscv64 example-fleet check-fleet test check lint bench soak setup setup-test setup-bench setup-soak setup-example setup-fleet install uninstall clean
+.PHONY: all deb check-deb demo example-riscv64 example-fleet check-fleet test check lint bench soak setup setup-test setup-deb setup-bench setup-soak setup-example setup-fleet install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -55,11 +55,21 @@ bench: setup-bench all
 soak: setup-soak all
 	INARCH=$(inarch) scripts/soak
 
+prefix ?= /usr/local
+
+# The program, its manual pages, and completions for bash, zsh and fish.
 install: all
-	install -D $(inarch) $(DESTDIR)/usr/local/bin/inarch
+	scripts/install $(inarch) $(DESTDIR)$(prefix)
 
 uninstall:
-	rm -f $(DESTDIR)/usr/local/bin/inarch
+	scripts/install --remove $(DESTDIR)$(prefix)
+
+# A Debian package, and whether a new Debian takes it.
+deb: setup-deb all
+	scripts/deb $(inarch) $(target)
+
+check-deb: deb
+	scripts/check-deb $(target)/inarch_*.deb
 
 setup:
 	@scripts/setup run
@@ -75,6 +85,9 @@ setup-test:
 
 setup-bench:
 	@scripts/setup run bench
+
+setup-deb:
+	@scripts/setup run deb
 
 setup-soak:
 	@scripts/setup run soak

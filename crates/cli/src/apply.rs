@@ -20,6 +20,7 @@ Examples:
 Exit status: 0 everything was applied; 1 something was left alone or failed, and is named; 125 nothing was done.")]
 pub struct ApplyArguments {
     /// The kept run
+    #[arg(add = crate::completions::kept_runs())]
     pub name: String,
 
     /// Only these paths of the guest and what is below them; everything if none is given

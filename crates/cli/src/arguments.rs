@@ -61,6 +61,11 @@ pub enum Command {
     Runs(crate::runs::RunsArguments),
     /// Report what this machine can do, and what it lacks
     Doctor(crate::doctor::DoctorArguments),
+    /// Print a shell's script that completes the words of this command line
+    Completions(crate::completions::CompletionsArguments),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    ManPages(crate::man_pages::ManPagesArguments),
 }
 
 /// Parses one of `words`, with a suggestion for a misspelled one and shell completion.

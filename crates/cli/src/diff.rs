@@ -24,6 +24,7 @@ A line for each path: A added, M changed, D deleted, R renamed, P only attribute
 extended attributes). Of a renamed directory only the other changes in it are listed.")]
 pub struct DiffArguments {
     /// The kept run
+    #[arg(add = crate::completions::kept_runs())]
     pub name: String,
 
     /// Only these paths of the guest and what is below them; everything if none is given

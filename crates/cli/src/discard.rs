@@ -15,7 +15,7 @@ Examples:
   inarch rm -f try another   two, even if an apply was interrupted")]
 pub struct DiscardArguments {
     /// The kept runs
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", required = true, add = crate::completions::kept_runs())]
     pub names: Vec<String>,
 
     /// Discard runs even if an apply was interrupted

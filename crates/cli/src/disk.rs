@@ -157,7 +157,7 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Cat(arguments) => files::cat(&arguments),
         DiskCommand::Find(arguments) => files::find(&arguments),
         DiskCommand::Stat(arguments) => files::stat(&arguments),
-        DiskCommand::Cp(arguments) => files::cp(&arguments),
+        DiskCommand::Cp(arguments) => files::cp(arguments),
         DiskCommand::TarOut(arguments) => trees::tar_out(arguments),
         DiskCommand::Checksum(arguments) => trees::checksum(&arguments),
         DiskCommand::Diff(arguments) => trees::diff(&arguments),

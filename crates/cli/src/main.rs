@@ -8,14 +8,18 @@ mod arguments;
 mod cache;
 mod cache_option;
 mod columns;
+mod completions;
 mod diff;
 mod discard;
 mod disk;
 mod disk_option;
 mod disk_options;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod duration;
 mod image;
+mod man_pages;
 mod mount;
 mod output;
 mod plan;
@@ -45,6 +49,7 @@ use clap::{CommandFactory, Parser};
 use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
 use output::complain;
+use serve::virtiofsd;
 
 /// Inarch or the VM failed; the command has no status of its own.
 const EXIT_FAILED: u8 = 125;
@@ -56,9 +61,13 @@ fn main() -> ExitCode {
         return status.into();
     }
     signals::survive_size_limit();
+    completions::answer_shell();
     inarch_jobs::cache::tell_lines(|line| complain(line));
     inarch_jobs::cache::tell_pulls(pulls::tell);
     let words: Vec<_> = std::env::args_os().collect();
+    if words.first().is_some_and(|program| virtiofsd::is_meant(program)) {
+        return virtiofsd::run(&words).map_or_else(|error| refuse(&error), finish);
+    }
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);
     let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);
@@ -86,7 +95,14 @@ fn main() -> ExitCode {
         Command::Discard(arguments) => discard::run(arguments),
         Command::Runs(arguments) => runs::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments),
+        Command::ManPages(arguments) => man_pages::run(arguments),
     };
+    finish(result)
+}
+
+/// Reports what failed. Returns the status of a command's end.
+fn finish(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         complain(&error);
         match error.downcast_ref() {

@@ -111,7 +111,7 @@ pub struct TraceArguments {
     pub quiet: bool,
 
     /// The command and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "CMD", trailing_var_arg = true, required = true, add = crate::completions::command_words())]
     pub command: Vec<OsString>,
 }
 

@@ -21,7 +21,7 @@ Returns when the servers have ended: all data is written, and the next mount can
 than root need fusermount3 (Debian's package fuse3).")]
 pub struct UmountArguments {
     /// Mount point of 'inarch mount' or 'inarch serve file'
-    #[arg(value_name = "DIR", required = true)]
+    #[arg(value_name = "DIR", required = true, add = crate::completions::mount_points())]
     pub points: Vec<PathBuf>,
 
     /// Detach a mount that is in use; programs keep their open files

@@ -2,9 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::{FdFlags, fcntl_getfd};
+
+/// A copy of a descriptor that the process was started with, such as a socket that its starter listens on.
+///
+/// # Errors
+/// There is none of this number.
+#[expect(unsafe_code, reason = "no type owns what was inherited")]
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(rustix::io::Errno::BADF.into());
+    }
+    // SAFETY: the descriptor is used in this call only, which fails if it is not open.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
+}
 
 /// Closes the inherited descriptors above 2. While one process holds them open, a shell waits for the end of a pipe and
 /// other programs wait for a lock.

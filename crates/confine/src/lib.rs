@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 pub use door::{ADDRESS, Door};
-pub use inherited::{close_inherited, heed_children};
+pub use inherited::{close_inherited, heed_children, inherited};
 pub use parse::{Parse, Parsing};
 pub use pidfd::exit_status;
 pub use program::{Enclosed, Enclosure, Program};

@@ -29,7 +29,7 @@ use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
 pub use remote::Remote;
 use rustix::fs::{Mode, OFlags, open};
-pub use unmount::{UnmountRequest, unmount};
+pub use unmount::{UnmountRequest, mounted, unmount};
 
 use archive::GuardedArchive;
 use kernel::NotByKernel;

@@ -29,6 +29,8 @@ pub struct Share {
     pub directory: PathBuf,
     /// Who may change it meanwhile.
     pub changes: Changes,
+    /// Have the guest's kernel cache nothing: it asks for each name, for all attributes and for each byte that it reads.
+    pub uncached: bool,
     /// Refuse the guest's writes.
     pub read_only: bool,
     /// What the guest cannot leave in the directory where its writes reach it.
@@ -37,6 +39,8 @@ pub struct Share {
     pub over: Option<UpperPlace>,
     /// What becomes of what is mounted beneath it.
     pub submounts: Submounts,
+    /// Offer extended attributes.
+    pub xattrs: bool,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
     /// Use the write-back cache of the guest's kernel, if only the guest changes the directory.
@@ -134,6 +138,7 @@ impl Share {
     fn host_options(&self) -> HostOptions {
         HostOptions {
             changes: self.changes,
+            uncached: self.uncached,
             read_only: !self.writes_through(),
             refused: self.refused,
             submounts: self.submounts,
@@ -149,7 +154,8 @@ impl Share {
             readdirplus: ReadDirPlus::Auto,
             writeback: self.writeback(),
             exclusive: alone,
-            cache_symlinks: true,
+            cache_symlinks: !self.uncached,
+            xattrs: self.xattrs,
             posix_acl: self.acl,
             kill_privileges: true,
             locks: self.locks,

@@ -21,6 +21,7 @@ pub struct CacheArguments {
 #[derive(Args, Debug)]
 pub struct Chosen {
     /// The cache's name, or a tool's
+    #[arg(add = crate::completions::cache_names())]
     pub name: String,
 
     /// Whose it is: the current directory's project, the branch that is checked out there (or branch:NAME), all of this

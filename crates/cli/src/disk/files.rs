@@ -1,6 +1,6 @@
 //! `inarch disk ls`, `cat`, `find`, `stat` and `cp`: files in an image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -214,6 +214,8 @@ pub struct StatArguments {
 Examples:
   inarch disk cp guest.img /etc/fstab .
   inarch disk cp guest.qcow2:LABEL=home /user ./user-of-guest
+  inarch disk cp guest.img:/etc/fstab .         the same in the manner of docker cp
+  inarch disk cp site.conf guest.img:/etc       into the image
 
 A directory is copied with everything in it. Permissions, times, hard links, holes and extended attributes are kept; owners and device files for \
 root only. What exists is not written over.")]
@@ -344,12 +346,26 @@ pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// `inarch disk cp`.
-pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
-    let Some(to) = &arguments.to else {
-        let CpArguments { image, path, format, isolate, .. } = arguments;
-        return super::copy_in::copy(Path::new(&image.image), path.as_os_str(), *format, &image.disk.with, *isolate);
+pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
+    let to = match (arguments.to.take(), split_path(&arguments.image.image)) {
+        (Some(to), _) => to,
+        // As with `docker cp`: IMAGE:/PATH TO.
+        (None, Some((image, path))) if split_path(arguments.path.as_os_str()).is_none() => {
+            arguments.image.image = image;
+            std::mem::replace(&mut arguments.path, path)
+        }
+        (None, _) => {
+            let CpArguments { image, path, format, isolate, .. } = &arguments;
+            return super::copy_in::copy(
+                Path::new(&image.image),
+                path.as_os_str(),
+                *format,
+                &image.disk.with,
+                *isolate,
+            );
+        }
     };
-    let report = arguments.image.open_all()?.copy_out(&arguments.path, to)?;
+    let report = arguments.image.open_all()?.copy_out(&arguments.path, &to)?;
     let mut status = ExitCode::SUCCESS;
     for line in &report.lost {
         status = lost(line);
@@ -360,6 +376,15 @@ pub fn cp(arguments: &CpArguments) -> anyhow::Result<ExitCode> {
     let files = counted(report.files, "file", "files");
     answer(format!("{files}, {} of content\n", size::show(report.bytes)))?;
     Ok(status)
+}
+
+/// `IMAGE[:VOLUME]` and the path of `IMAGE[:VOLUME]:/PATH`; nothing if that is no such text, or a file of this machine has this name.
+fn split_path(text: &OsStr) -> Option<(OsString, PathBuf)> {
+    let bytes = text.as_bytes();
+    let place = bytes.windows(2).rposition(|two| two == b":/").filter(|place| *place > 0)?;
+    let is_file = Path::new(text).symlink_metadata().is_ok();
+    let (image, path) = (OsStr::from_bytes(&bytes[..place]), OsStr::from_bytes(&bytes[place + 1..]));
+    (!is_file).then(|| (image.to_owned(), path.into()))
 }
 
 /// Reports what cannot be read.

@@ -36,7 +36,7 @@ Words after CMD are its arguments; write '--' before a CMD that begins with '-'.
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
     /// The command and its arguments; by default what a container image runs, or else your shell
-    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD", add = crate::completions::command_words())]
     pub command: Vec<OsString>,
 
     /// The guest's root: this machine's own ('host'), a directory, archive or image, nothing but the trees ('none'), or a
@@ -68,13 +68,13 @@ pub struct RunArguments {
     pub disk: Vec<OsString>,
 
     /// Keep what the guest writes under NAME, and continue there next time (inarch diff, apply and discard NAME)
-    #[arg(long, value_name = "NAME", visible_alias = "name")]
+    #[arg(long, value_name = "NAME", visible_alias = "name", add = crate::completions::kept_runs())]
     pub keep: Option<String>,
 
     /// Give the guest the cache of a tool, and keep what a successful command adds to it; 'inarch cache tools' lists the
     /// tools. Any other NAME needs a PATH in the guest. OPT is ro (add nothing), always (keep what a failed command adds,
     /// too), shared, private or locked (one run at a time), or scope=project|branch|user|NAME, whose cache it is (repeatable)
-    #[arg(long, value_name = "NAME[=PATH][,NAME[=PATH]]...[,OPT]...")]
+    #[arg(long, value_name = "NAME[=PATH][,NAME[=PATH]]...[,OPT]...", add = crate::completions::cache_names())]
     pub cache: Vec<String>,
 
     /// Do without inarch.toml, in which a project fixes options of its runs

@@ -5,6 +5,7 @@ mod file;
 mod nbd;
 mod ninep;
 mod virtiofs;
+pub mod virtiofsd;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -147,6 +148,14 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
 
 /// Starts a server, prints how to use what it serves, and waits until SIGINT or SIGTERM ends it, or it ends by itself.
 fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
+    introduced_until_stopped(start, introduce)
+}
+
+/// Like [`until_stopped`], where `introduce` has the lines that say how to use what is served.
+fn introduced_until_stopped(
+    start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
+    introduce: fn(&str),
+) -> anyhow::Result<()> {
     // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;
     let complain_of_few = limited();

@@ -98,10 +98,12 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
+        uncached: false,
         read_only: arguments.access.read_only(),
         refused: arguments.refused.into(),
         over: arguments.upper.place()?,
         submounts: arguments.cross.into(),
+        xattrs: true,
         acl: false,
         locks: false,
         writeback: false,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use inarch_jobs::serve::ListenAt;
 use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
@@ -60,8 +61,12 @@ pub struct VirtiofsArguments {
     pub upper: UpperArguments,
 
     /// Let the guest enforce access control lists
-    #[arg(long)]
+    #[arg(long, conflicts_with = "no_xattr")]
     pub acl: bool,
+
+    /// Offer no extended attributes
+    #[arg(long)]
+    pub no_xattr: bool,
 
     /// Let the guest collect writes before it sends them, for many small writes; only with --changes guest
     #[arg(long, conflicts_with_all = ["ro", "overlay", "ephemeral"])]
@@ -129,10 +134,12 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
+        uncached: false,
         read_only: arguments.access.read_only(),
         refused: arguments.refused.into(),
         over: arguments.upper.place()?,
         submounts: arguments.cross.into(),
+        xattrs: !arguments.no_xattr,
         acl: arguments.acl,
         writeback: arguments.writeback,
         locks: arguments.locks == LocksBy::Host,
@@ -140,7 +147,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     };
     let request = VirtiofsRequest {
         share,
-        socket: arguments.socket,
+        listen: ListenAt::Path { path: arguments.socket, group: None },
         tag: arguments.tag,
         offer_tag: arguments.offer_tag,
         queues: arguments.queues,

@@ -169,6 +169,11 @@ fn and_copied_with_all_attributes() {
     fs::create_dir(at("into")).unwrap();
     said(&["cp", &image, "home/user/notes", &text(at("into"))]);
     assert_eq!(fs::read(at("into/notes")).unwrap(), b"of the user");
+    // As with docker cp; what exists under such a name is a file.
+    said(&["cp", &format!("{image}:/home/user/notes"), &text(at("notes"))]);
+    assert_eq!(fs::read(at("notes")).unwrap(), b"of the user");
+    let odd = inarch(["disk", "cp", &text(at("none:/none")), &text(at("new"))]);
+    assert_one_line(&odd, &["none", "No such file"]);
     let archive = text(at("home.tar"));
     assert_status(&inarch(["image", "-q", &format!("{image}:/home"), "-o", &archive]), 0);
     assert!(host("tar", &["tf", &archive], dir.path()).contains("./user/notes"));

@@ -45,6 +45,8 @@ pub struct ConnectionOptions {
     pub open: bool,
     /// The client caches targets of symbolic links until it forgets the node.
     pub cache_symlinks: bool,
+    /// Files have extended attributes. Otherwise the client's kernel asks once, and never again.
+    pub xattrs: bool,
     /// The client's kernel enforces access control lists.
     pub posix_acl: bool,
     /// The file system clears set-user-ID bits, set-group-ID bits and capabilities on request. That saves the client
@@ -65,6 +67,7 @@ impl Default for ConnectionOptions {
             flush: false,
             open: true,
             cache_symlinks: false,
+            xattrs: true,
             posix_acl: false,
             kill_privileges: false,
             max_background: 64,

@@ -182,6 +182,11 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 check_name(name)?;
                 self.entry(fs.link(context, NodeId(asked.oldnodeid), node, name))
             }
+            Operation::SetXattr(..) | Operation::GetXattr(..) | Operation::ListXattr(_) | Operation::RemoveXattr(_)
+                if !self.dispatcher.options.xattrs =>
+            {
+                Err(Errno::NOSYS)
+            }
             Operation::SetXattr(asked, extended, name, value) => {
                 check_xattr_name(name)?;
                 if value.len() > XATTR_SIZE_MAX {

@@ -58,6 +58,12 @@ pub fn unmount(request: &UnmountRequest, events: &Events<MountEvent>) -> impl It
     })
 }
 
+/// The points of this mount namespace at which a mount of Inarch's is the uppermost.
+pub fn mounted() -> Vec<PathBuf> {
+    let all = mount::topmost_beneath(Path::new("/"));
+    all.into_iter().filter(|(point, entry)| is_ours(point, entry)).map(|(point, _)| point).collect()
+}
+
 /// How to unmount, and who receives events.
 #[derive(Clone, Copy)]
 struct Work<'a> {

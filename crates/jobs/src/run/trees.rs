@@ -354,6 +354,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
     let share = Share {
         directory: directory_of(&wanted.source)?.to_owned(),
         changes: wanted.changes,
+        uncached: false,
         read_only: wanted.read_only || overlaid,
         refused: wanted.refused,
         over: None,
@@ -363,6 +364,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
             true if overlaid => Submounts::Merged,
             true => Submounts::Separate,
         },
+        xattrs: true,
         acl: false,
         writeback: wanted.writeback,
         locks: wanted.locks,

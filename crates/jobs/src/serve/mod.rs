@@ -29,6 +29,7 @@ pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
 use crate::source::Source;
 pub use inarch_server::StopHandle;
 pub use service::{Service, ServiceEvent};
+pub use socket::{ListenAt, group_of};
 
 /// A name derived from a served place: an ID in a machine's command line and, for a disk, the serial number by which
 /// the guest finds it. Server and printed command line derive the same.

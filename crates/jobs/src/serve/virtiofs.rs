@@ -1,16 +1,13 @@
 //! `serve virtiofs`: shares a directory live over vhost-user-fs.
 
-use std::path::PathBuf;
-
 use inarch_vhost::fs::Tag;
 
 use super::service::{Duty, Service, ServiceEvent};
-use super::socket;
+use super::socket::{self, ListenAt};
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::confinement::Sandbox;
 use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::Guard;
 use crate::share::{Changes, QUEUE_SIZE, Share, confinement, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
@@ -19,7 +16,7 @@ pub struct VirtiofsRequest {
     /// What is shared.
     pub share: Share,
     /// The socket to listen on.
-    pub socket: PathBuf,
+    pub listen: ListenAt,
     /// The tag by which a guest mounts it.
     pub tag: String,
     /// Offer the tag to machines that have none of their own.
@@ -51,7 +48,7 @@ impl VirtiofsRequest {
 /// QEMU's arguments for the device, on one line, quoted for a shell; without those for shared memory.
 pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     request.parsed_tag()?;
-    let socket = socket::absolute(&request.socket)?;
+    let socket = socket::absolute(&request.listen.name())?;
     Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
 }
 
@@ -71,8 +68,7 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let cover = share.cover(share.without_opening())?;
     let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref(), Ok)?;
     let server = server.on_event(duty.on_fault());
-    let listener = socket::listen(&request.socket)?;
-    let mut guard = Guard::of_socket(&request.socket)?;
+    let (listener, mut guard) = request.listen.listen()?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
@@ -80,8 +76,10 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     mount_points.iter().for_each(|note| duty.note(note));
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
-    guard.release();
-    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
+    if let Some(guard) = &mut guard {
+        guard.release();
+    }
+    served.map_err(|error| JobError::Socket { path: request.listen.name(), reason: error.to_string() })
 }
 
 /// How to use what is shared.

@@ -79,7 +79,7 @@ impl HostDirectory {
             birth: has_birth.then(|| timestamp(&stat.stx_btime)),
             version: u64::try_from(nanoseconds(&stat.stx_ctime)).unwrap_or(0),
             is_submount: self.options.submounts == Submounts::Separate && self.is_mounted_below(stat),
-            valid: self.options.changes.valid(),
+            valid: self.options.valid(),
         }
     }
 

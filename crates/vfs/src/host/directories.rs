@@ -121,7 +121,7 @@ impl HostDirectory {
             return Ok(OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         if is_closed {
-            let caching = self.options.changes.caching();
+            let caching = self.options.caching();
             return Ok(OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         let stream = self.stream_of(node)?;

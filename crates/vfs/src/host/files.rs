@@ -225,7 +225,7 @@ impl HostDirectory {
 
     /// The answer to an open, where files need no open.
     fn unopened(&self) -> OpenHandle {
-        let caching = self.options.changes.caching();
+        let caching = self.options.caching();
         OpenHandle { handle: HandleId::default(), caching, parallel_direct_writes: true }
     }
 

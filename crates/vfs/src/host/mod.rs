@@ -96,6 +96,8 @@ impl Changes {
 pub struct HostOptions {
     /// Who may change it.
     pub changes: Changes,
+    /// Clients cache nothing: names and attributes have no TTL, and each read is a request. Only with [`Changes::Host`].
+    pub uncached: bool,
     /// Refuse changes.
     pub read_only: bool,
     /// What clients may not leave in it.
@@ -120,6 +122,18 @@ pub struct HostOptions {
     pub host_files_from: u64,
     /// The most descriptors to use. By default the process's limit (`RLIMIT_NOFILE`) minus a reserve.
     pub descriptors: Option<usize>,
+}
+
+impl HostOptions {
+    /// The TTL of attributes, names and negative entries.
+    fn valid(&self) -> Duration {
+        if self.uncached { Duration::ZERO } else { self.changes.valid() }
+    }
+
+    /// What a client does with the cached content of a file that it opens.
+    fn caching(&self) -> Caching {
+        if self.uncached { Caching::Direct } else { self.changes.caching() }
+    }
 }
 
 /// An error about the offered directory.
@@ -267,7 +281,7 @@ impl FileSystem for HostDirectory {
     }
 
     fn absence_valid(&self, _: NodeId) -> Duration {
-        self.options.changes.valid()
+        self.options.valid()
     }
 
     fn parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {

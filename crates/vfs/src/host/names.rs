@@ -116,7 +116,7 @@ impl HostDirectory {
     pub(super) fn entry_of(&self, node: NodeId, stat: &Statx) -> Entry {
         let attributes = self.attributes_from(stat);
         // Node numbers are never reused, so the generation is constant.
-        Entry { node, generation: 0, attributes, valid: self.options.changes.valid() }
+        Entry { node, generation: 0, attributes, valid: self.options.valid() }
     }
 
     pub(super) fn look_up_parent(&self, node: NodeId) -> Result<Entry, Errno> {

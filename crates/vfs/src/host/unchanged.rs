@@ -35,8 +35,8 @@ const TELLING: [u32; 7] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45
 impl HostDirectory {
     /// How a client that opens a node as `file` may cache it.
     pub(super) fn caching_at_open(&self, node: NodeId, file: BorrowedFd<'_>) -> Caching {
-        if self.options.changes != Changes::Host {
-            return self.options.changes.caching();
+        if self.options.changes != Changes::Host || self.options.uncached {
+            return self.options.caching();
         }
         // Without the node or its attributes nothing stays.
         let stamp = self.stamp(file).unwrap_or(0);

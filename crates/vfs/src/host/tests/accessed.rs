@@ -5,6 +5,7 @@ use crate::Caching;
 
 const AGAIN: HostOptions = HostOptions {
     changes: Changes::Guest,
+    uncached: false,
     read_only: false,
     refused: Refused { privileges: false, devices: false },
     submounts: Submounts::Empty,

@@ -90,3 +90,19 @@ fn nothing_stays_where_a_write_may_go_unnoticed() {
     let a = scene.node("a");
     assert_eq!([open(&scene, a), open(&scene, a), list(&scene), list(&scene)], [Caching::Fresh; 4]);
 }
+
+#[test]
+fn nothing_stays_where_clients_are_to_cache_nothing() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let options = HostOptions { uncached: true, ..HostOptions::default() };
+    let mut layer = HostDirectory::new(directory.path(), options).unwrap();
+    layer.settled = Duration::ZERO;
+    let scene = Scene { directory, layer };
+    scene.file("a", "content");
+    let entry = scene.layer.lookup(&ME, NodeId::ROOT, b"a").unwrap();
+    assert_eq!((entry.valid, entry.attributes.valid), (Duration::ZERO, Duration::ZERO));
+    assert_eq!(scene.layer.absence_valid(NodeId::ROOT), Duration::ZERO);
+    for _ in 0..2 {
+        assert_eq!((open(&scene, entry.node), list(&scene)), (Caching::Direct, Caching::Direct));
+    }
+}

@@ -1,0 +1,187 @@
+//! Promise: called as virtiofsd, the program takes virtiofsd's command lines, and serves what they say.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::support::bare_guest::BareGuest;
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, stdout, within};
+
+/// The command lines by which programs start virtiofsd, each for a socket and a directory in the current one, and what of a file's
+/// extended attributes is seen and whether one can write.
+const LINES: [(&str, &str, &str, &str); 7] = [
+    // Its README's.
+    (
+        "readme",
+        "--socket-path=readme.sock --shared-dir readme --announce-submounts --inode-file-handles=mandatory",
+        "none",
+        "writes",
+    ),
+    // libvirt's, for the Rust program and the C one.
+    (
+        "libvirt",
+        "--fd=3 -o source=libvirt,cache=always,xattr,writeback,flock,posix_lock,sandbox=chroot",
+        "value",
+        "writes",
+    ),
+    ("libvirt-c", "--fd=3 -o source=libvirt-c,no_xattr,no_flock", "none", "writes"),
+    // melange's.
+    (
+        "melange",
+        "--socket-path=melange.sock --shared-dir=melange --sandbox=none --cache=auto --thread-pool-size=4",
+        "none",
+        "writes",
+    ),
+    // QEMU's documentation of the C program.
+    ("qemu", "--socket-path=qemu.sock -o source=qemu -o cache=never -o log_level=debug,timeout=5", "none", "writes"),
+    // Kata Containers'.
+    (
+        "kata",
+        "--syslog --cache=auto --shared-dir=kata --fd=3 --xattr --seccomp kill --modcaps=+sys_admin --killpriv-v2 -f",
+        "value",
+        "writes",
+    ),
+    (
+        "readonly",
+        "--readonly --xattr --posix-acl --socket-path readonly.sock --shared-dir readonly --tag readonly",
+        "value",
+        "refused",
+    ),
+];
+
+/// The program under the name of the other.
+fn virtiofsd(dir: &Path) -> std::path::PathBuf {
+    let path = dir.join("virtiofsd");
+    if !path.exists() {
+        symlink(INARCH, &path).unwrap();
+    }
+    path
+}
+
+/// A server, killed where a test fails.
+struct Server(Child);
+
+impl Server {
+    fn status(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts it, with a listening socket as descriptor 3.
+fn start(dir: &Path, name: &str, line: &str) -> Server {
+    let listen = format!(
+        "import socket, os, sys; s = socket.socket(socket.AF_UNIX); s.bind('{name}.new'); s.listen(1)
+os.rename('{name}.new', '{name}.sock')
+os.dup2(s.fileno(), 3) if s.fileno() != 3 else os.set_inheritable(3, True)
+os.execv(sys.argv[1], sys.argv[1:])"
+    );
+    let mut command = if line.contains("--fd=3") {
+        let mut command = Command::new("python3");
+        command.args(["-c", &listen]).arg(virtiofsd(dir));
+        command
+    } else {
+        Command::new(virtiofsd(dir))
+    };
+    let command = command.args(line.split(' ')).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    Server(command.stderr(Stdio::null()).spawn().unwrap())
+}
+
+fn said(dir: &Path, line: &str) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(virtiofsd(dir)).args(line.split(' '));
+    command.current_dir(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn by_the_command_lines_that_start_it() {
+    let Some(guest) = BareGuest::or_skip("by_the_command_lines_that_start_it") else { return };
+    let dir = scratch();
+    let mut servers = Vec::new();
+    let (mut arguments, mut script) = (String::new(), String::new());
+    for (name, line, ..) in LINES {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        let file = dir.path().join(name).join("file");
+        fs::write(&file, format!("of {name}\n")).unwrap();
+        rustix::fs::setxattr(&file, "user.key", b"value", rustix::fs::XattrFlags::empty()).unwrap();
+        servers.push((name, start(dir.path(), name, line)));
+        let socket = dir.path().join(format!("{name}.sock"));
+        assert!(within(LONG, || socket.exists()), "{line}");
+        arguments += &format!(
+            " -chardev socket,id={name},path={name}.sock -device vhost-user-fs-pci,chardev={name},tag={name},queue-size=1024"
+        );
+        script += &format!(
+            "mount -t virtiofs {name} /mnt; content=$(cat /mnt/file); value=$(getfattr -n user.key --only-values /mnt/file 2> /dev/null)
+             if (echo new > /mnt/new) 2> /dev/null; then access=writes; else access=refused; fi
+             echo \"report $content, ${{value:-none}}, $access\"; umount /mnt\n"
+        );
+    }
+    // busybox has no getfattr.
+    host("sh", &["-c", "mkdir -p r/bin r/lib; cp $(command -v getfattr) r/bin/"], dir.path());
+    let libraries = "ldd r/bin/getfattr | grep -o '/[^ ]*' | xargs -I LIBRARY cp --parents -L LIBRARY r";
+    host("sh", &["-c", libraries], dir.path());
+    let mut expected: Vec<_> =
+        LINES.iter().map(|(name, _, value, access)| format!("of {name}, {value}, {access}")).collect();
+    expected.push("the end".to_owned());
+    assert_eq!(guest.run(dir.path(), "virtio_pci virtiofs", &script, &arguments), expected);
+    // Each ends with its machine, as virtiofsd does.
+    for (name, mut server) in servers {
+        assert_eq!(server.status(), Some(0), "{name}");
+        assert_eq!(dir.path().join(name).join("new").exists(), name != "readonly", "{name}");
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_refused_in_one_line() {
+    let dir = scratch();
+    for (line, parts) in [
+        ("--socket-path s --shared-dir missing", &["missing", "No such file"][..]),
+        ("--socket-path s --shared-dir . --xattrmap :map::user.:", &["--xattrmap", "not supported"]),
+        ("--socket-path s --shared-dir . --uid-map :0:100000:65536:", &["--uid-map", "not supported"]),
+        ("--socket-path s --shared-dir . --security-label", &["--security-label"]),
+        ("--socket-path s --shared-dir . --translate-uid squash:1:2:3", &["translate-uid"]),
+        ("--socket-path s --shared-dir . --posix-acl", &["--posix-acl needs --xattr"]),
+        ("--socket-path s --shared-dir . --socket-group no-such-group", &["no-such-group", "no such group"]),
+        ("--fd 77 --shared-dir .", &["descriptor 77", "not open"]),
+        ("--fd 0 --shared-dir .", &["descriptor 0", "no Unix socket"]),
+        ("--socket-path s -o cache=sometimes,source=.", &["sometimes"]),
+        ("--socket-path s -o", &["-o", "missing"]),
+        ("--socket-path s", &["shared-dir"]),
+        ("--shared-dir .", &["socket-path"]),
+        ("--socket-path s --shared-dir . --no-such-option", &["no-such-option"]),
+    ] {
+        let said = said(dir.path(), line);
+        assert_status(&said, 125);
+        assert_one_line(&said, parts);
+        assert!(!dir.path().join("s").exists(), "{line}");
+    }
+    let capabilities = said(dir.path(), "--print-capabilities");
+    assert_status(&capabilities, 0);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout(&capabilities)).unwrap()["type"], "fs");
+}
+
+#[test]
+fn its_socket_is_for_the_group_that_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: its_socket_is_for_the_group_that_is_named: not root");
+        return;
+    }
+    let dir = scratch();
+    let mut server = start(dir.path(), "s", "--socket-path s --shared-dir . --socket-group daemon");
+    let socket = dir.path().join("s");
+    let is_given = || fs::metadata(&socket).is_ok_and(|socket| socket.permissions().mode() & 0o777 == 0o660);
+    assert!(within(LONG, is_given));
+    let metadata = fs::metadata(&socket).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.gid().to_string(), host("sh", &["-c", "getent group daemon | cut -d: -f3"], dir.path()).trim());
+    host("kill", &[&server.0.id().to_string()], dir.path());
+    assert_eq!(server.status(), Some(0));
+    assert!(!socket.exists());
+}
