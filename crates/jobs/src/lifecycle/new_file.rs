@@ -130,7 +130,11 @@ impl NewFile {
         if self.temporary.is_none() {
             let link = |name: &OsStr| {
                 let file = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
-                linkat(CWD, &*file, &self.directory, name, AtFlags::SYMLINK_FOLLOW)
+                match linkat(CWD, &*file, &self.directory, name, AtFlags::SYMLINK_FOLLOW) {
+                    // There is no /proc, as in a chroot. Before Linux 6.10 this needs CAP_DAC_READ_SEARCH.
+                    Err(Errno::NOENT) => linkat(&self.file, c"", &self.directory, name, AtFlags::EMPTY_PATH),
+                    linked => linked,
+                }
             };
             match link(&self.name) {
                 Err(Errno::EXIST) => {}
