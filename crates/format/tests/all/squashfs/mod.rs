@@ -53,17 +53,30 @@ pub fn compressed(algorithm: Algorithm, level: Option<i32>, block_size: u32) -> 
 /// Content of no file: where the tree has data, bytes that compress a little and depend on the inode and the place.
 pub struct Pattern {
     tree: Arc<Tree>,
-    random: Box<[u8; 1 << 16]>,
+    /// Random bytes, each three times.
+    random: Vec<u8>,
 }
+
+/// The pattern goes on elsewhere after so many bytes of a file.
+const SEGMENT: u64 = 1 << 14;
 
 impl Pattern {
     pub fn new(tree: &Arc<Tree>) -> Pattern {
-        Pattern { tree: tree.clone(), random: Box::new(std::array::from_fn(|at| pattern(InodeId(0), at as u64))) }
+        let random = (0..1 << 16).flat_map(|at| [pattern(InodeId(0), at); 3]).collect();
+        Pattern { tree: tree.clone(), random }
     }
 
-    fn byte(&self, inode: InodeId, at: u64) -> u8 {
-        let place = u64::from(inode.0) * 37 + at / 3 + (at >> 14) * 911;
-        self.random[place as usize % (1 << 16)]
+    /// Fills `out` with the bytes of a file from `at` on.
+    fn fill(&self, inode: InodeId, mut at: u64, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            let segment = at / SEGMENT;
+            let place = (3 * (u64::from(inode.0) * 37 + segment * 911) + at) as usize % self.random.len();
+            let in_segment = ((segment + 1) * SEGMENT - at) as usize;
+            let count = out.len().min(in_segment).min(self.random.len() - place);
+            let (now, later) = out.split_at_mut(count);
+            now.copy_from_slice(&self.random[place..place + count]);
+            (out, at) = (later, at + count as u64);
+        }
     }
 }
 
@@ -74,9 +87,8 @@ impl Content for Pattern {
         let mut bytes = vec![0; count as usize];
         let first = ranges.partition_point(|range| range.offset + range.length <= offset);
         for range in ranges[first..].iter().take_while(|range| range.offset < offset + count) {
-            for at in range.offset.max(offset)..(range.offset + range.length).min(offset + count) {
-                bytes[(at - offset) as usize] = self.byte(inode, at);
-            }
+            let (start, end) = (range.offset.max(offset), (range.offset + range.length).min(offset + count));
+            self.fill(inode, start, &mut bytes[(start - offset) as usize..(end - offset) as usize]);
         }
         out.copy_from(&bytes);
         Ok(())
