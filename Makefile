@@ -59,10 +59,10 @@ prefix ?= /usr/local
 
 # The program, its manual pages, and completions for bash, zsh and fish.
 install: all
-	scripts/install $(inarch) $(DESTDIR)$(prefix)
+	scripts/install $(inarch) "$(DESTDIR)$(prefix)"
 
 uninstall:
-	scripts/install --remove $(DESTDIR)$(prefix)
+	scripts/install --remove "$(DESTDIR)$(prefix)"
 
 # A Debian package, and whether a new Debian takes it.
 deb: setup-deb all

@@ -28,6 +28,8 @@ pub struct Arguments {
 pub enum Command {
     /// Run a command in a virtual machine over this machine's own files; its writes are thrown away
     Run(Box<crate::run::RunArguments>),
+    /// Measure which way a command gets its files the fastest: disks of several formats, virtiofs, 9P
+    Compare(Box<crate::compare::CompareArguments>),
     /// Report what the disk of a tree would be, and how soon it can be read
     Plan(crate::plan::PlanArguments),
     /// Write a tree as a file system image or an archive

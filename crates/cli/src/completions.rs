@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use clap::{Arg, Args, Command, CommandFactory, ValueHint};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{
-    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter, complete,
 };
 use clap_complete::env::Shells;
 use inarch_jobs::{caches, kept, mount};
 
 use crate::arguments::{Arguments, one_of};
-use crate::output::answer_with;
+use crate::output::{answer, answer_with};
 
 /// The environment variable with which a shell's script asks for completions; its value is the shell's name.
 const ASKING: &str = "INARCH_COMPLETE";
@@ -38,40 +38,103 @@ pub struct CompletionsArguments {
     pub shell: String,
 }
 
+/// For bash. Bash inserts what is offered as it is, so it gets nothing that the shell would read otherwise; where there is nothing else, it
+/// completes names of files by itself, and quotes them. The words are cut at blanks, as a shell's variable would have them cut at `=` and `:`.
+const BASH: &str = r#"_inarch() {
+    local line=${COMP_LINE:0:COMP_POINT} words current
+    read -ra words <<< "$line"
+    [[ $line == *[[:blank:]] ]] && words+=("")
+    current=${words[-1]}
+    COMPREPLY=()
+    [[ $current == *[\\\'\"\$\`~]* ]] && return
+    mapfile -t COMPREPLY < <(INARCH_COMPLETE=bash inarch -- "${words[@]}" 2> /dev/null)
+    if [[ $current == *[=:]* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${current%"${current##*[=:]}"}"}")
+    fi
+    if [[ ${#COMPREPLY[@]} == 1 && $COMPREPLY == *[/=:] ]]; then
+        compopt -o nospace
+    fi
+}
+complete -o bashdefault -o default -F _inarch inarch
+"#;
+
 /// Prints the script.
 pub fn run(arguments: CompletionsArguments) -> anyhow::Result<ExitCode> {
+    if arguments.shell == "bash" {
+        answer(BASH)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let shells = Shells::builtins();
     let shell = shells.completer(&arguments.shell).expect("a shell of the list");
     answer_with(|out| shell.write_registration(ASKING, "inarch", "inarch", "inarch", out))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// If a shell's script asks for the completions of a word, prints them and ends the process.
-pub fn answer_shell() {
-    CompleteEnv::with_factory(|| with_paths(Arguments::command())).var(ASKING).complete();
+/// If a shell's script asks for the completions of a word, prints them. Returns whether one does.
+pub fn answer_shell(words: &[OsString]) -> Option<anyhow::Result<ExitCode>> {
+    let shell = std::env::var_os(ASKING)?;
+    if shell == "bash" {
+        return Some(answer_bash(words));
+    }
+    CompleteEnv::with_factory(|| completing(Arguments::command())).var(ASKING).complete();
+    None
+}
+
+/// Prints what is offered for the last word after `--`, one on each line. Prints nothing if bash has to quote something of it.
+fn answer_bash(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let words: Vec<_> = words.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
+    let last = words.len().saturating_sub(1);
+    let found = complete(&mut completing(Arguments::command()), words, last, std::env::current_dir().ok().as_deref());
+    let found: Vec<_> = found.unwrap_or_default().iter().map(|one| one.get_value().to_owned()).collect();
+    if found.iter().all(|word| is_plain(word)) {
+        answer(found.iter().map(|word| format!("{}\n", word.display())).collect::<String>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a shell takes a word as it is.
+fn is_plain(word: &OsStr) -> bool {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "_./:=,@%+-".contains(letter);
+    word.to_str().is_some_and(|word| word.chars().all(is_plain))
 }
 
 /// The command line, with paths as the completions of values that are one by their names, although they can be something else, too.
-fn with_paths(command: Command) -> Command {
+fn completing(command: Command) -> Command {
     let is_path = |argument: &Arg| {
         let mut names = argument.get_value_names().unwrap_or_default().iter();
-        argument.get_value_hint() == ValueHint::Unknown
-            && names.any(|name| ["SRC", "DIR", "FILE", "PATH", "IMAGE"].iter().any(|word| name.contains(word)))
+        let is_typed =
+            matches!(argument.get_value_hint(), ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath);
+        is_typed || names.any(|name| ["SRC", "DIR", "FILE", "PATH", "IMAGE"].iter().any(|word| name.contains(word)))
     };
-    let hinted = |argument: Arg| if is_path(&argument) { argument.value_hint(ValueHint::AnyPath) } else { argument };
-    command.mut_args(hinted).mut_subcommands(with_paths)
+    let has_own = |argument: &Arg| {
+        argument.get::<ArgValueCandidates>().is_some() || argument.get::<ArgValueCompleter>().is_some()
+    };
+    let with_paths = |argument: Arg| match is_path(&argument) && !has_own(&argument) {
+        true => argument.add(ArgValueCompleter::new(paths)),
+        false => argument,
+    };
+    command.mut_args(with_paths).mut_subcommands(completing)
+}
+
+/// Files that begin so. Shells read line by line: a name with a control character is not offered.
+fn paths(beginning: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::any().complete(beginning);
+    found.retain(|one| is_shown(one.get_value()));
+    found
+}
+
+fn is_shown(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| !name.contains(char::is_control))
 }
 
 fn candidates<T: AsRef<OsStr>>(names: impl IntoIterator<Item = T>) -> Vec<CompletionCandidate> {
-    names.into_iter().map(|name| CompletionCandidate::new(name.as_ref())).collect()
+    let names = names.into_iter().filter(|name| is_shown(name.as_ref()));
+    names.map(|name| CompletionCandidate::new(name.as_ref())).collect()
 }
 
-/// Names of kept runs, with their commands. There are none where they cannot be listed.
+/// Names of kept runs. There are none where they cannot be listed.
 pub fn kept_runs() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| {
-        let runs = kept::runs().unwrap_or_default().into_iter();
-        runs.map(|run| CompletionCandidate::new(run.name).help(Some(run.command.join(" ").into()))).collect()
-    })
+    ArgValueCandidates::new(|| candidates(kept::names().unwrap_or_default()))
 }
 
 /// Names of caches of any scope.
@@ -92,7 +155,7 @@ pub fn mount_points() -> ArgValueCandidates {
 /// A command's words: files, and programs of the search path once a letter is typed.
 pub fn command_words() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
-        let mut found = PathCompleter::any().complete(current);
+        let mut found = paths(current);
         if !current.is_empty() && !current.as_bytes().contains(&b'/') {
             found.extend(candidates(programs(current.as_bytes())));
         }
@@ -115,8 +178,8 @@ mod tests {
     /// What is offered for the last of `words`.
     fn offered(words: &[&str]) -> Vec<String> {
         let all = [&["inarch"], words].concat().into_iter().map(OsString::from).collect();
-        let mut command = with_paths(Arguments::command());
-        let found = clap_complete::engine::complete(&mut command, all, words.len(), Some("/".as_ref())).unwrap();
+        let mut command = completing(Arguments::command());
+        let found = complete(&mut command, all, words.len(), Some("/".as_ref())).unwrap();
         found.into_iter().map(|one| one.get_value().to_str().unwrap().to_owned()).collect()
     }
 

@@ -32,6 +32,7 @@ use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
 use serde_json::{Value, json};
 
 pub use change::mode;
+pub use picture::escaped;
 
 use crate::arguments::one_of;
 use crate::columns::columns;

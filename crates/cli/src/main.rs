@@ -8,6 +8,7 @@ mod arguments;
 mod cache;
 mod cache_option;
 mod columns;
+mod compare;
 mod completions;
 mod diff;
 mod discard;
@@ -61,12 +62,14 @@ fn main() -> ExitCode {
         return status.into();
     }
     signals::survive_size_limit();
-    completions::answer_shell();
     inarch_jobs::cache::tell_lines(|line| complain(line));
     inarch_jobs::cache::tell_pulls(pulls::tell);
     let words: Vec<_> = std::env::args_os().collect();
     if words.first().is_some_and(|program| virtiofsd::is_meant(program)) {
         return virtiofsd::run(&words).map_or_else(|error| refuse(&error), finish);
+    }
+    if let Some(answered) = completions::answer_shell(&words) {
+        return finish(answered);
     }
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
+        Command::Compare(arguments) => compare::run(*arguments),
         Command::Trace(arguments) => trace::run(arguments),
         Command::Cache(arguments) => cache::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),

@@ -31,15 +31,9 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let report_file = arguments.report.take();
     let trace_file = arguments.trace.take();
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
-    if !arguments.no_project
-        && let Some(taken) = project_file::apply(&mut arguments, &project_file::given())?
-    {
-        telling.tell_project(&taken);
-    }
-    debian::prepare(&mut arguments)?;
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
-    let request = RunRequest { keep, trace, ..request::request(arguments)? };
+    let request = RunRequest { keep, trace, ..request_of(arguments)? };
     if dry_run {
         let events = Events::new(move |event| telling.tell(event));
         answer(run::dry_run(&request, &events)? + "\n")?;
@@ -65,4 +59,15 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     written?;
     traced?;
     Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
+}
+
+/// The request of these options and those of the project, without what happens at the run's end.
+pub fn request_of(mut arguments: RunArguments) -> anyhow::Result<RunRequest> {
+    if !arguments.no_project
+        && let Some(taken) = project_file::apply(&mut arguments, &project_file::given())?
+    {
+        Telling::new(arguments.quiet, arguments.verbose).tell_project(&taken);
+    }
+    debian::prepare(&mut arguments)?;
+    request::request(arguments)
 }

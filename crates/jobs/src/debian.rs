@@ -236,8 +236,13 @@ fn bytes_below(path: &Path) -> u64 {
 
 /// The cache's directory, made if it is missing.
 fn place() -> Result<PathBuf, DebianError> {
+    place_with(Missing::MakeReadable)
+}
+
+/// The cache's directory, which may be missing.
+fn place_with(missing: Missing) -> Result<PathBuf, DebianError> {
     let home = state::cache().ok_or(DebianError::NoCache)?;
-    trust::directory(&home, &[DIRECTORY], Missing::MakeReadable, Owner::UserOrRoot)?;
+    trust::directory(&home, &[DIRECTORY], missing, Owner::UserOrRoot)?;
     Ok(home.join(DIRECTORY))
 }
 

@@ -44,6 +44,7 @@ pub mod appliance;
 pub mod cache;
 pub mod caches;
 mod change;
+pub mod compare;
 pub mod debian;
 mod device;
 mod disk;

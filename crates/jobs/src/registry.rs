@@ -134,7 +134,7 @@ fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryE
     let source = source.with(&request.with).and_then(|source| source.also(&request.also));
     match source.and_then(|source| source.keys(request.keys.clone())).map_err(Box::new)? {
         Source::Disk { path, part } => Ok((path, part)),
-        Source::File { path, kind: FileKind::Volume(_) } => Ok((path, Box::default())),
+        Source::File { path, kind: FileKind::Volume(_), .. } => Ok((path, Box::default())),
         _ => Err(none()),
     }
 }

@@ -53,6 +53,8 @@ pub enum Source {
         path: PathBuf,
         /// What it is, by its first bytes.
         kind: FileKind,
+        /// The architecture that is taken of a container image for several, if it is an archive of one; as images name it.
+        machine: String,
     },
     /// A disk with a partition table, or a volume of one.
     Disk {
@@ -250,7 +252,7 @@ impl Source {
             });
         }
         match kind::recognise(&path).map_err(fail)? {
-            Found::Source(kind) => Ok(Source::File { path, kind }),
+            Found::Source(kind) => Ok(Source::File { path, kind, machine: oci::machine().to_owned() }),
             Found::Other(_) | Found::Unknown if disk::is_disk(&path).map_err(Box::new)? => {
                 Ok(Source::Disk { path, part: DiskPart::new(Which::Auto, PathBuf::new()) })
             }
@@ -290,7 +292,7 @@ impl Source {
                 part.within = Path::new("/").join(&part.within).join(path);
                 Ok(Source::Disk { path: image, part })
             }
-            Source::File { path: image, kind: FileKind::Volume(_) } => {
+            Source::File { path: image, kind: FileKind::Volume(_), .. } => {
                 Ok(Source::Disk { path: image, part: DiskPart::new(Which::Auto, Path::new("/").join(path)) })
             }
             other => Err(SourceError::NoDirectory { path: other.path().to_owned() }),
@@ -305,7 +307,7 @@ impl Source {
         let (path, mut part) = match self {
             other if disks.is_empty() => return Ok(other),
             Source::Disk { path, part } => (path, part),
-            Source::File { path, kind: FileKind::Volume(_) } => (path, Box::default()),
+            Source::File { path, kind: FileKind::Volume(_), .. } => (path, Box::default()),
             other => return Err(SourceError::NoDisks { path: other.path().to_owned() }),
         };
         part.others.extend(disks.iter().map(|path| DiskFile { path: path.clone(), format: None, with: Vec::new() }));

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 31] = [
+const ROOMS: [(&str, Below); 32] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -37,6 +37,7 @@ const ROOMS: [(&str, Below); 31] = [
     ("serve", Below::All),
     ("trace", Below::All),
     ("run", Below::All),
+    ("compare", Below::All),
     ("debian", Below::All),
     ("doctor", Below::All),
     ("examine", Below::All),

@@ -99,8 +99,8 @@ pub struct RunArguments {
     /// virtiofs or 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a
     /// disk if its memory is too small. 'auto' is the first that the guest's kernel supports
     #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", hide_possible_values = true,
-        value_parser = one_of_ways())]
-    pub via: Way,
+        value_delimiter = ',', value_parser = one_of_ways())]
+    pub via: Vec<Way>,
 
     /// Run WORD with the command's words after it, in place of a container image's Entrypoint and Cmd; '' is no entry
     /// point
@@ -164,6 +164,16 @@ pub struct RunArguments {
     /// What to take of the sources.
     #[command(flatten)]
     pub source: SourceArguments,
+}
+
+impl RunArguments {
+    /// The one way of `--via`.
+    pub fn way(&self) -> anyhow::Result<Way> {
+        match self.via[..] {
+            [way] => Ok(way),
+            _ => anyhow::bail!("--via: a run goes one way; 'inarch compare' takes several and measures each"),
+        }
+    }
 }
 
 /// Options of the virtual machine.

@@ -18,13 +18,14 @@ use crate::{cache_option, disk_option, publish};
 
 /// The request of these options, without what happens at its end.
 pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
+    let way = arguments.way()?;
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
         Some("none") => Root::None,
         _ => Root::Source(arguments.source.disk.source(&arguments.root)?.for_machine(arguments.machine.arch.debian())),
     };
     anyhow::ensure!(
-        !arguments.via.is_live() || arguments.source.is_whole(),
+        !way.is_live() || arguments.source.is_whole(),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
     // Only an interactive shell gets a terminal: a terminal would change the bytes that an image's command writes to a
@@ -58,7 +59,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     );
     let mut request = RunRequest {
         root,
-        root_via: arguments.via,
+        root_via: way,
         root_read_only: arguments.ro,
         root_selection: arguments.source.selection(&[])?,
         hold: !arguments.no_hold,
@@ -97,9 +98,10 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
 
 /// The trees other than the root.
 fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
+    let way = arguments.way()?;
     let parsed = |name: &str, parse: fn(&OsStr) -> Result<TreeOption, String>, text: &OsStr| {
         let option = parse(text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
-        let mut tree = tree(format_args!("{name} {}", text.display()), option, &arguments.source, arguments.via)?;
+        let mut tree = tree(format_args!("{name} {}", text.display()), option, &arguments.source, way)?;
         tree.source = tree.source.for_machine(arguments.machine.arch.debian());
         Ok(tree)
     };

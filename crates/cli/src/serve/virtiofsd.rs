@@ -69,9 +69,12 @@ struct VirtiofsdArguments {
     #[arg(long)]
     no_xattr: bool,
 
-    /// Have the guest enforce access control lists; needs --xattr
-    #[arg(long)]
+    /// Have the guest enforce access control lists; implies --xattr
+    #[arg(long, overrides_with = "no_posix_acl")]
     posix_acl: bool,
+
+    #[arg(long, hide = true)]
+    no_posix_acl: bool,
 
     /// Refuse writes
     #[arg(long)]
@@ -85,8 +88,11 @@ struct VirtiofsdArguments {
     no_writeback: bool,
 
     /// Show each mount below the directory as one of its own, and not as a part of the directory
-    #[arg(long)]
+    #[arg(long, overrides_with = "no_announce_submounts")]
     announce_submounts: bool,
+
+    #[arg(long, hide = true)]
+    no_announce_submounts: bool,
 
     /// Take locks on the host's files, where its programs see them
     #[arg(long, alias = "flock", overrides_with = "no_posix_lock")]
@@ -111,6 +117,10 @@ struct VirtiofsdArguments {
     /// Print what this server can do, for libvirt, and exit
     #[arg(long)]
     print_capabilities: bool,
+
+    /// Capabilities that the server is to have, or not: -mknod is heeded, and no other can be taken away
+    #[arg(long, value_name = "[+-]CAP[:[+-]CAP]...", allow_hyphen_values = true)]
+    modcaps: Option<String>,
 
     /// Refused if given: these change what a guest sees.
     #[arg(long, hide = true, value_name = "MAP", alias = "xattr-map", num_args = 1)]
@@ -140,8 +150,6 @@ struct Tuning {
     #[arg(long, hide = true, num_args = 1)]
     rlimit_nofile: Option<OsString>,
     #[arg(long, hide = true, num_args = 1)]
-    modcaps: Option<OsString>,
-    #[arg(long, hide = true, num_args = 1)]
     timeout: Option<OsString>,
     #[arg(long, hide = true, num_args = 1)]
     migration_mode: Option<OsString>,
@@ -158,6 +166,8 @@ struct Tuning {
     #[arg(long, hide = true)]
     no_killpriv_v2: bool,
     #[arg(long, hide = true)]
+    no_security_label: bool,
+    #[arg(long, hide = true, alias = "no-allow-direct-io")]
     allow_direct_io: bool,
     #[arg(long, hide = true)]
     allow_mmap: bool,
@@ -222,6 +232,21 @@ fn id_map(text: &str) -> Result<IdRange, String> {
     format!("{host}:{guest}:{count}").parse().map_err(|error: inarch_tree::select::IdRangeError| error.to_string())
 }
 
+/// Whether `--modcaps` takes the capability away with which guests make devices. It is an error if it takes another away.
+fn forbids_devices(list: &str) -> anyhow::Result<bool> {
+    let mut forbids = false;
+    for one in list.split(':') {
+        match one.strip_prefix('-').map(str::to_ascii_lowercase).as_deref() {
+            None => {}
+            Some("mknod" | "cap_mknod") => forbids = true,
+            Some(_) => {
+                bail!("--modcaps {one}: of the server's capabilities only mknod can be taken away; leave it out")
+            }
+        }
+    }
+    Ok(forbids)
+}
+
 fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_capabilities {
         answer(CAPABILITIES)?;
@@ -238,7 +263,7 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
             "{option} is not supported by Inarch in the place of virtiofsd, and changes what a guest sees"
         );
     }
-    ensure!(arguments.xattr || !arguments.posix_acl, "--posix-acl needs --xattr");
+    let forbids_devices = arguments.modcaps.as_deref().map_or(Ok(false), forbids_devices)?;
     let (changes, uncached) = match &*arguments.cache {
         "auto" => (Changes::Host, false),
         "always" => (Changes::Guest, false),
@@ -253,10 +278,10 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
         changes,
         uncached,
         read_only: arguments.readonly,
-        refused: Refused::default(),
+        refused: Refused { devices: forbids_devices, ..Refused::default() },
         over: None,
         submounts: if arguments.announce_submounts { Submounts::Separate } else { Submounts::Merged },
-        xattrs: arguments.xattr,
+        xattrs: arguments.xattr || arguments.posix_acl,
         acl: arguments.posix_acl,
         writeback: arguments.writeback,
         locks: arguments.posix_lock,

@@ -17,17 +17,15 @@ fn files(directory: &Path) -> String {
     host("sh", &["-c", "find . -type f | sort"], directory)
 }
 
-/// What bash offers for the last of `words`, separated by spaces.
-fn offered_by_bash(prefix: &Path, dir: &Path, words: &str) -> String {
-    let complete = format!(
-        ". {0}/share/bash-completion/completions/inarch; COMP_WORDS=({words} ''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-         $(complete -p inarch | sed 's/.*-F \\([^ ]*\\).*/\\1/') inarch '' ''; echo \"${{COMPREPLY[@]}}\"",
-        prefix.display()
-    );
+/// What bash offers at the end of a line, separated by spaces.
+fn offered_by_bash(prefix: &Path, dir: &Path, line: &str) -> String {
+    let script = prefix.join("share/bash-completion/completions/inarch");
+    let complete =
+        r#". "$1"; COMP_LINE=$2; COMP_POINT=${#COMP_LINE}; _inarch inarch "" "" 2> /dev/null; echo "${COMPREPLY[@]}""#;
     let path = format!("{}/bin:{}", prefix.display(), std::env::var("PATH").unwrap());
-    let output = Command::new("bash").args(["-c", &complete]).env("PATH", path).current_dir(dir).output().unwrap();
-    assert_status(&output, 0);
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    let mut command = Command::new("bash");
+    command.args(["-c", complete, "bash"]).arg(script).arg(line).env("PATH", path).current_dir(dir);
+    String::from_utf8(command.output().unwrap().stdout).unwrap().trim().to_owned()
 }
 
 fn assert_whole(prefix: &Path, dir: &Path) {
@@ -38,14 +36,30 @@ fn assert_whole(prefix: &Path, dir: &Path) {
         let text = host("man", &["-M", &pages, page], dir);
         assert!(text.contains("SYNOPSIS") && text.contains("EXAMPLES"), "{page}: {text}");
     }
-    assert!(offered_by_bash(prefix, dir, "inarch run --via").starts_with("auto ext4"));
+    let offered = |line: &str| offered_by_bash(prefix, dir, line);
+    assert_eq!(offered("inarch ru"), "run runs");
+    assert!(offered("inarch run --via ").starts_with("auto ext4"));
+    assert_eq!(offered("inarch run --via=e"), "ext4 erofs");
+    // What a shell would read otherwise is left to bash, which quotes it.
+    let hostile = dir.join("hostile");
+    fs::create_dir_all(&hostile).unwrap();
+    for name in ["$(touch pwned)", "a b", "x;y", "*", "line\nend", "`id`"] {
+        fs::write(hostile.join(name), "").unwrap();
+        assert_eq!(offered("inarch mount hostile/"), "", "{name:?}");
+        fs::remove_file(hostile.join(name)).unwrap();
+    }
+    fs::write(hostile.join("plain-ü.tar"), "").unwrap();
+    assert_eq!(offered("inarch mount hostile/"), "hostile/plain-ü.tar");
+    assert_eq!(offered("inarch mount $(touch pwned)/x"), "");
+    assert_eq!(offered("inarch mount 'hos"), "");
+    assert!(!dir.join("pwned").exists());
     // What only the program knows.
     fs::create_dir_all(dir.join("tree")).unwrap();
     fs::create_dir_all(dir.join("point")).unwrap();
     host(INARCH, &["mount", "--background", "-q", "tree", "point"], dir);
-    let offered = offered_by_bash(prefix, dir, "inarch umount");
+    let mounted = offered("inarch umount /");
     host(INARCH, &["umount", "-q", "point"], dir);
-    assert!(offered.contains(&format!("{}/point", dir.canonicalize().unwrap().display())), "{offered}");
+    assert!(mounted.contains(&format!("{}/point", dir.canonicalize().unwrap().display())), "{mounted}");
     for shell in ["zsh", "fish"] {
         let file = files(prefix).lines().find(|file| file.contains(&format!("/{shell}/"))).map(str::to_owned);
         let text = fs::read_to_string(prefix.join(file.unwrap())).unwrap();

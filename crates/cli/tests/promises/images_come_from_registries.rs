@@ -219,10 +219,20 @@ fn an_index_has_an_image_for_each_machine() {
     let of = |tree: &str| String::from_utf8_lossy(&scene.tar(tree)).into_owned();
     assert!(of(&name).contains("amd64\n"), "this machine's");
     scene.host(&format!("skopeo copy -q --all --src-tls-verify=false {name} oci:all"));
-    assert!(of("oci:all").contains("amd64\n"), "this machine's");
+    // An archive of it needs no "oci:".
+    scene.host("tar -C all -cf all.tar .");
+    for source in ["oci:all", "all.tar"] {
+        assert!(of(source).contains("amd64\n"), "this machine's");
+    }
+    // One that does not say what it is for comes after one that does.
+    let mut open = manifests.clone();
+    open[0].as_object_mut().unwrap().remove("platform");
+    let index = json!({ "schemaVersion": 2, "mediaType": kind, "manifests": open });
+    registry.put_manifest("many", "open", kind, &index.to_string());
+    let with_open = registry.name("many:open");
     for arch in ["arm64", "riscv64"] {
         let one = registry.name(&format!("one:{arch}"));
-        for source in [&name, "oci:all"] {
+        for source in [&*name, "oci:all", "all.tar", &with_open] {
             let output = scene.good(&["push", source, &one, "--arch", arch]);
             assert!(!stderr(&output).contains("not for"), "{}", stderr(&output));
             assert!(of(&one).contains(&format!("{arch}\n")), "{source}, {arch}");

@@ -82,6 +82,7 @@ mod trees_go_by_the_way_that_is_there;
 mod trees_on_disks_are_compared;
 mod users_of_a_mount_stay_apart;
 mod virtiofsd_can_be_replaced;
+mod ways_are_compared;
 mod what_a_guest_changed_is_listed;
 mod what_an_image_lacks_is_said;
 mod what_cannot_be_changed_is_refused;

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::support::bare_guest::BareGuest;
 use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, stdout, within};
@@ -25,7 +26,7 @@ const LINES: [(&str, &str, &str, &str); 7] = [
         "value",
         "writes",
     ),
-    ("libvirt-c", "--fd=3 -o source=libvirt-c,no_xattr,no_flock", "none", "writes"),
+    ("libvirt-c", "--fd=3 -o source=libvirt-c,no_xattr,no_flock,no_posix_acl,no_security_label", "none", "writes"),
     // melange's.
     (
         "melange",
@@ -38,7 +39,7 @@ const LINES: [(&str, &str, &str, &str); 7] = [
     // Kata Containers'.
     (
         "kata",
-        "--syslog --cache=auto --shared-dir=kata --fd=3 --xattr --seccomp kill --modcaps=+sys_admin --killpriv-v2 -f",
+        "--syslog --cache=auto --shared-dir=kata --fd=3 --xattr --seccomp kill --modcaps=+sys_admin:-mknod --killpriv-v2 -f",
         "value",
         "writes",
     ),
@@ -120,6 +121,7 @@ fn by_the_command_lines_that_start_it() {
         script += &format!(
             "mount -t virtiofs {name} /mnt; content=$(cat /mnt/file); value=$(getfattr -n user.key --only-values /mnt/file 2> /dev/null)
              if (echo new > /mnt/new) 2> /dev/null; then access=writes; else access=refused; fi
+             if mknod /mnt/device c 1 3 2> /dev/null; then echo report {name} device; fi
              echo \"report $content, ${{value:-none}}, $access\"; umount /mnt\n"
         );
     }
@@ -127,8 +129,14 @@ fn by_the_command_lines_that_start_it() {
     host("sh", &["-c", "mkdir -p r/bin r/lib; cp $(command -v getfattr) r/bin/"], dir.path());
     let libraries = "ldd r/bin/getfattr | grep -o '/[^ ]*' | xargs -I LIBRARY cp --parents -L LIBRARY r";
     host("sh", &["-c", libraries], dir.path());
-    let mut expected: Vec<_> =
-        LINES.iter().map(|(name, _, value, access)| format!("of {name}, {value}, {access}")).collect();
+    let mut expected = Vec::new();
+    for (name, _, value, access) in LINES {
+        // Where writes are refused, and where the starter takes the capability away.
+        if !["kata", "readonly"].contains(&name) {
+            expected.push(format!("{name} device"));
+        }
+        expected.push(format!("of {name}, {value}, {access}"));
+    }
     expected.push("the end".to_owned());
     assert_eq!(guest.run(dir.path(), "virtio_pci virtiofs", &script, &arguments), expected);
     // Each ends with its machine, as virtiofsd does.
@@ -147,7 +155,8 @@ fn what_it_cannot_do_is_refused_in_one_line() {
         ("--socket-path s --shared-dir . --uid-map :0:100000:65536:", &["--uid-map", "not supported"]),
         ("--socket-path s --shared-dir . --security-label", &["--security-label"]),
         ("--socket-path s --shared-dir . --translate-uid squash:1:2:3", &["translate-uid"]),
-        ("--socket-path s --shared-dir . --posix-acl", &["--posix-acl needs --xattr"]),
+        ("--socket-path s --shared-dir . --modcaps=+sys_admin:-chown", &["--modcaps -chown", "only mknod"]),
+        ("--socket-path s --shared-dir . --socket-group 4294967295", &["4294967295", "no such group"]),
         ("--socket-path s --shared-dir . --socket-group no-such-group", &["no-such-group", "no such group"]),
         ("--fd 77 --shared-dir .", &["descriptor 77", "not open"]),
         ("--fd 0 --shared-dir .", &["descriptor 0", "no Unix socket"]),
@@ -165,6 +174,39 @@ fn what_it_cannot_do_is_refused_in_one_line() {
     let capabilities = said(dir.path(), "--print-capabilities");
     assert_status(&capabilities, 0);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout(&capabilities)).unwrap()["type"], "fs");
+}
+
+/// Others may write to the directory of the socket. Nothing but the socket gets its group and mode.
+#[test]
+fn nothing_else_gets_what_its_socket_gets() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: nothing_else_gets_what_its_socket_gets: not root");
+        return;
+    }
+    let dir = scratch();
+    let (secret, socket) = (dir.path().join("secret"), dir.path().join("s"));
+    fs::write(&secret, "secret").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    for round in 0..8 {
+        let link = dir.path().join("link");
+        symlink(&secret, &link).unwrap();
+        let swap = {
+            let socket = socket.clone();
+            std::thread::spawn(move || {
+                while fs::symlink_metadata(&socket).is_err() {}
+                fs::rename(link, socket).unwrap();
+            })
+        };
+        let mut server = start(dir.path(), "s", "--socket-path s --shared-dir . --socket-group daemon");
+        swap.join().unwrap();
+        // It notices, or was done before.
+        if !within(Duration::from_secs(2), || server.0.try_wait().unwrap().is_some()) {
+            drop(server);
+        }
+        let metadata = fs::metadata(&secret).unwrap();
+        assert_eq!((metadata.gid(), metadata.permissions().mode() & 0o777), (0, 0o600), "round {round}");
+        let _ = fs::remove_file(&socket);
+    }
 }
 
 #[test]

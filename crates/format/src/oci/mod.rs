@@ -107,9 +107,20 @@ pub fn open_tar_file(
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
+    open_tar_file_for(parsing, (file, path), machine(), host, damage)
+}
+
+/// Like [`open_tar_file`]; of a container image for several machines, takes that for `machine`, as images name it.
+pub fn open_tar_file_for(
+    parsing: Parsing,
+    (file, path): (File, &Path),
+    machine: &str,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let archive = spool::open(file, path, host, damage, &mut notes)?;
-    open_tar(parsing, archive, host, damage).map(|opened| after(notes, opened))
+    open_tar_or_image(parsing, archive, machine, host, damage).map(|opened| after(notes, opened))
 }
 
 /// Like [`open_tar_file`], for an archive from a pipe.
@@ -126,15 +137,25 @@ pub fn open_tar_stream(
 
 /// Opens an uncompressed tar archive, or the container image in it, like [`open_tar_file`].
 pub fn open_tar(
+    parsing: Parsing,
+    archive: Arc<dyn Backing>,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
+    open_tar_or_image(parsing, archive, machine(), host, damage)
+}
+
+fn open_tar_or_image(
     _: Parsing,
     archive: Arc<dyn Backing>,
+    machine: &str,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let archive = ArchiveStore::open(archive, host, damage, &mut notes)?;
     if archive.is_image() {
-        return open_store(&Store::Archive(archive), Wanted::default(), host, damage, notes);
+        return open_store(&Store::Archive(archive), Wanted { reference: None, machine }, host, damage, notes);
     }
     let ArchiveStore { tree, extents, backing } = archive;
     Ok(tar::opened((*tree, extents), vec![backing], notes))

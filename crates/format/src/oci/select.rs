@@ -174,11 +174,12 @@ fn is_candidate(descriptor: &Descriptor) -> bool {
 pub(super) fn choose(list: Vec<Descriptor>, machine: &str, notes: &mut Notes) -> Result<Descriptor, ReadError> {
     let types = listed(list.iter().map(|descriptor| descriptor.media_type.clone()));
     let candidates: Vec<Descriptor> = list.into_iter().filter(is_candidate).collect();
-    let fits = |descriptor: &&Descriptor| match &descriptor.platform {
-        Some(platform) => platform.architecture == machine && platform.os == "linux",
-        None => true,
+    let fits = |descriptor: &&Descriptor| {
+        descriptor.platform.as_ref().is_some_and(|platform| platform.architecture == machine && platform.os == "linux")
     };
-    if let Some(found) = candidates.iter().find(fits) {
+    // One that does not say what it is for may be for any machine.
+    let is_open = |descriptor: &&Descriptor| descriptor.platform.is_none();
+    if let Some(found) = candidates.iter().find(fits).or_else(|| candidates.iter().find(is_open)) {
         return Ok(found.clone());
     }
     let platform = |descriptor: &Descriptor| match &descriptor.platform {

@@ -74,10 +74,12 @@ impl<'a> Apt<'a> {
         let own = self.start("apt-config", [OsStr::new("dump")], None)?;
         let own = own.lines().filter(|line| line.starts_with("Acquire::") && !line.starts_with("Acquire::Languages"));
         let directory = self.directory.to_string_lossy();
+        // This machine's own limits come later, and count. A mirror that is silent is given up soon.
         let mut text = format!(
-            "APT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\nAPT::Install-Recommends \"false\";\n\
+            "Acquire::http::Timeout \"15\";\nAcquire::https::Timeout \"15\";\n\
+             APT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\nAPT::Install-Recommends \"false\";\n\
              APT::Update::Error-Mode \"any\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
-             Acquire::Retries \"2\";\nDir \"{directory}\";\nDir::State \"state\";\n\
+             Acquire::Retries \"1\";\nDir \"{directory}\";\nDir::State \"state\";\n\
              Dir::State::status \"{directory}/state/status\";\nDir::Cache \"cache\";\nDir::Etc \"etc\";\n",
             arch = self.arch.debian(),
         );

@@ -8,13 +8,15 @@
 //! other work took 5.1 s with it and 3.9 s with version 1.6.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use inarch_vm::Arch;
 use inarch_vm::qemu::{Qemu, Version};
 
 use super::fetch::{Apt, unpack};
-use super::{DebianError, DebianEvent, USUAL_SUITE, once, place};
+use super::{DebianError, DebianEvent, USUAL_SUITE, once, place, place_with};
 use crate::events::Events;
+use crate::lifecycle::trust::Missing;
 
 /// The first version of QEMU that brings a firmware without the fault.
 const GOOD_QEMU: Version = Version { major: 8, minor: 1 };
@@ -22,6 +24,9 @@ const GOOD_QEMU: Version = Version { major: 8, minor: 1 };
 const PACKAGE: &str = "opensbi";
 const FILE: &str = "usr/lib/riscv64-linux-gnu/opensbi/generic/fw_dynamic.bin";
 const BY_HAND: &str = "a newer QEMU (8.1) brings its own";
+
+/// How long after a failure the next fetch is tried.
+const AGAIN: Duration = Duration::from_secs(60 * 60);
 
 fn name() -> String {
     format!("{PACKAGE}-{USUAL_SUITE}")
@@ -37,6 +42,10 @@ pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<Option<PathBuf>
     if arch != Arch::Riscv64 || known.is_some() || !is_needed() {
         return Ok(known);
     }
+    let failed = place()?.join(format!(".{}.failed", name()));
+    if is_recent(&failed) {
+        return Ok(None);
+    }
     let directory = once(&name(), |path, scratch| {
         let what = format!("the firmware {PACKAGE} of debian:{USUAL_SUITE}");
         let apt = Apt::new(scratch.path(), arch, USUAL_SUITE, what.clone(), BY_HAND)?;
@@ -48,8 +57,18 @@ pub fn fetch(arch: Arch, events: &Events<DebianEvent>) -> Result<Option<PathBuf>
             Some(_) => Ok(()),
             None => Err(DebianError::Unpack { package: PACKAGE.to_owned(), reason }),
         })
-    })?;
-    Ok(file_in(&directory))
+    });
+    if directory.is_err() {
+        // A network that is not there must not hold up every run. Without the mark, the next one tries again.
+        let _ = std::fs::write(&failed, "");
+    }
+    Ok(file_in(&directory?))
+}
+
+/// Whether a fetch failed a short while ago.
+fn is_recent(failed: &Path) -> bool {
+    let age = failed.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age < AGAIN)
 }
 
 /// Half a sentence, for people: where the firmware is, if QEMU's own is not the one.
@@ -65,7 +84,7 @@ pub(crate) fn state(arch: Arch, version: Version) -> String {
 
 /// The firmware in the cache for guests of `arch`.
 pub fn cached(arch: Arch) -> Option<PathBuf> {
-    let directory = || place().ok().map(|place| place.join(name()));
+    let directory = || place_with(Missing::Leave).ok().map(|place| place.join(name()));
     (arch == Arch::Riscv64).then(directory).flatten().and_then(|directory| file_in(&directory))
 }
 

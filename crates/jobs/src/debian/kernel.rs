@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use inarch_vm::Arch;
 
 use super::fetch::{Apt, unpack};
-use super::{Debian, DebianError, DebianEvent, once, place};
+use super::{Debian, DebianError, DebianEvent, once, place_with};
 use crate::events::Events;
+use crate::lifecycle::trust::Missing;
 use crate::path_error::PathError;
 
 const BY_HAND: &str = "give a kernel with --kernel FILE, and its modules with --modules DIR";
@@ -43,7 +44,7 @@ pub fn fetch(debian: &Debian, arch: Arch, events: &Events<DebianEvent>) -> Resul
 /// # Errors
 /// It is not.
 pub fn cached(debian: &Debian, arch: Arch) -> Result<PathBuf, DebianError> {
-    let directory = place()?.join(name_of(debian, arch));
+    let directory = place_with(Missing::Leave)?.join(name_of(debian, arch));
     file_in(&directory).map_err(|_| DebianError::NotMade { what: format!("the kernel of {debian} for {arch}") })
 }
 

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use inarch_vm::Arch;
 
 use super::fetch::Apt;
-use super::{Debian, DebianError, DebianEvent, once, place, stage};
+use super::{Debian, DebianError, DebianEvent, once, place_with, stage};
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::new_file::NewFile;
+use crate::lifecycle::trust::Missing;
 use crate::path_error::PathError;
 use crate::run::{Outcome, Root, RunRequest, Streams, start};
 use crate::source::Source;
@@ -85,7 +86,7 @@ pub fn make(
 /// # Errors
 /// It is not.
 pub fn cached(debian: &Debian, arch: Arch) -> Result<PathBuf, DebianError> {
-    let path = place()?.join(name_of(debian, arch));
+    let path = place_with(Missing::Leave)?.join(name_of(debian, arch));
     let missing = || DebianError::NotMade { what: format!("{debian} for {arch}") };
     if path.exists() { Ok(path) } else { Err(missing()) }
 }

@@ -73,6 +73,14 @@ pub fn runs() -> Result<Vec<RunReport>, KeptError> {
     Ok(reports)
 }
 
+/// The names of all kept runs.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn names() -> Result<Vec<String>, KeptError> {
+    Store::of_user()?.names()
+}
+
 /// Deletes the kept run `name`, with everything that its guest wrote. If it has an unfinished apply, or one that left
 /// files in the host's tree, only with `force`.
 pub fn discard(name: &str, force: bool) -> Result<(), KeptError> {

@@ -40,7 +40,7 @@ pub use error::KeptError;
 pub(crate) use fold::fold;
 pub(crate) use guest_disk::{GuestDisk, WrittenDisk};
 pub(crate) use layered::{KeptBase, Layered};
-pub use list::{RunReport, RunState, TreeReport, discard, runs};
+pub use list::{RunReport, RunState, TreeReport, discard, names, runs};
 pub(crate) use own::mount_points_in;
 pub(crate) use owners::OwnersBack;
 pub(crate) use record::{KeptTree, Record};

@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use inarch_confine::inherited;
 use nix::unistd::Group;
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::process::{geteuid, umask};
 
 use crate::JobError;
 use crate::lifecycle::guard::Guard;
@@ -47,9 +49,8 @@ impl ListenAt {
                 let listener = listen(path)?;
                 let guard = Guard::of_socket(path)?;
                 if let Some(group) = group {
-                    std::os::unix::fs::chown(path, None, Some(*group))
-                        .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o660)))
-                        .map_err(|error| refuse(format!("cannot give it to group {group}: {error}")))?;
+                    let given = give_to_group(path, *group);
+                    given.map_err(|error| refuse(format!("cannot give it to group {group}: {error}")))?;
                 }
                 Ok((listener, Some(guard)))
             }
@@ -74,7 +75,11 @@ pub fn group_of(name: &str) -> Result<u32, JobError> {
     let refuse = |reason: String| JobError::Socket { path: PathBuf::from(name), reason };
     match Group::from_name(name) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
-        Ok(None) => name.parse().map_err(|_| refuse("there is no such group".to_owned())),
+        // u32::MAX means "no change" to chown(2).
+        Ok(None) => match name.parse() {
+            Ok(number) if number < u32::MAX => Ok(number),
+            _ => Err(refuse("there is no such group".to_owned())),
+        },
         Err(errno) => Err(refuse(format!("groups cannot be looked up: {errno}"))),
     }
 }
@@ -98,11 +103,34 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, JobError> {
     std::path::absolute(path).map_err(|error| JobError::path(path, "cannot make the path absolute", error))
 }
 
-/// Listens on `path`. Replaces a socket that nobody listens on.
+/// Lets a group connect to the socket that was made at `path`. Others may be able to write to its directory: only the socket itself is
+/// changed, not what has its name by then.
+fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let socket = openat(CWD, path, flags, Mode::empty())?;
+    let stat = fstat(&socket)?;
+    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw();
+    if !is_own {
+        return Err(io::Error::other("another file took its place"));
+    }
+    chownat(&socket, c"", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    // A path in /proc leads to the open file.
+    std::fs::set_permissions(format!("/proc/self/fd/{}", socket.as_raw_fd()), Permissions::from_mode(0o660))
+}
+
+/// Binds a socket to which only this user can connect, from the first moment on, whatever the umask is.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let before = umask(Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    bound
+}
+
+/// Listens on `path`, for this user alone. Replaces a socket that nobody listens on.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     check_length(path)?;
     let refuse = |reason: String| JobError::Socket { path: path.to_owned(), reason };
-    match UnixListener::bind(path) {
+    match bind(path) {
         Ok(listener) => return Ok(listener),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
         Err(error) => return Err(refuse(format!("cannot listen there: {error}"))),
@@ -116,5 +144,5 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
         _ => return Err(refuse("another server listens there; name another path or stop it".into())),
     }
     std::fs::remove_file(path).map_err(|error| refuse(format!("cannot remove the stale socket: {error}")))?;
-    UnixListener::bind(path).map_err(|error| refuse(format!("cannot listen there: {error}")))
+    bind(path).map_err(|error| refuse(format!("cannot listen there: {error}")))
 }

@@ -164,7 +164,7 @@ pub(crate) fn with_volumes<T: Send>(
 ) -> Result<T, OpenError> {
     let whole = DiskPart::default();
     let (path, part) = match source {
-        Source::File { path, kind: FileKind::Volume(_) } => (path, &whole),
+        Source::File { path, kind: FileKind::Volume(_), .. } => (path, &whole),
         Source::Disk { path, part } => (path, &**part),
         other => {
             let error = io::Error::other("a directory or an archive has no volumes; name a disk image");

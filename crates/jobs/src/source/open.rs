@@ -101,7 +101,12 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let mut host = ThisHost::new(&resources.spool_directory);
     let mut known = Vec::new();
     match source {
-        Source::File { .. } => known = stamp(&input).map_err(cannot_open)?,
+        Source::File { machine, .. } => {
+            known = stamp(&input).map_err(cannot_open)?;
+            if machine != oci::machine() {
+                known.extend([b"\0", machine.as_bytes()].concat());
+            }
+        }
         Source::Oci { machine, .. } => {
             if resources.stamp {
                 known = [&stamp_all(path)?[..], b"\0", machine.as_bytes()].concat();
@@ -119,7 +124,9 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let damage = damage(selection.salvage);
     let opened = parse_asking(&host, |parsing, host| {
         let opened = match source {
-            Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
+            Source::File { kind, machine, .. } => {
+                open_file(parsing, (input, path), (*kind, machine), host, damage).map(Opened::from)
+            }
             Source::Oci { reference, machine, .. } => {
                 let wanted = oci::Wanted { reference: reference.as_deref(), machine };
                 oci::open_file(parsing, (input, path), wanted, host, damage).map(Opened::from)
@@ -163,7 +170,7 @@ pub(crate) struct OpenedVolume {
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
     let damage = damage(salvage);
     let (volume, stamp) = match source {
-        Source::File { path, kind: FileKind::Volume(reader) } => {
+        Source::File { path, kind: FileKind::Volume(reader), .. } => {
             let cannot_open = |error| OpenError::path(path, "cannot open it", error);
             let file = File::open(path).map_err(cannot_open)?;
             let stamp = stamp(&file).map_err(cannot_open)?;
@@ -257,7 +264,7 @@ pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
 fn open_file(
     parsing: Parsing,
     (file, path): (File, &Path),
-    kind: FileKind,
+    (kind, machine): (FileKind, &str),
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
@@ -266,7 +273,7 @@ fn open_file(
         Err(error) => Err(ReadError::Io { offset: 0, error }),
     };
     match kind {
-        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(parsing, file, path, host, damage),
+        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file_for(parsing, (file, path), machine, host, damage),
         FileKind::Volume(reader) => reader.walk(parsing, backing(file)?, damage),
     }
 }

@@ -75,6 +75,7 @@ impl Source {
         match self {
             Source::Registry(image) => Source::Registry(Box::new(image.for_machine(machine))),
             Source::Oci { path, reference, .. } => Source::Oci { path, reference, machine: machine.to_owned() },
+            Source::File { path, kind, .. } => Source::File { path, kind, machine: machine.to_owned() },
             other => other,
         }
     }

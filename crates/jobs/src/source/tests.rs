@@ -8,6 +8,11 @@ fn parse(path: &Path) -> Result<Source, String> {
     Source::parse(path.as_os_str()).map_err(|error| error.to_string())
 }
 
+/// The source that is a file of this kind.
+fn file_of(path: PathBuf, kind: FileKind) -> Source {
+    Source::File { path, kind, machine: inarch_format::oci::machine().to_owned() }
+}
+
 #[test]
 fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -30,7 +35,7 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
     ];
     for (offset, magic, kind) in kinds {
         let path = with("x.zip", offset, magic);
-        assert_eq!(parse(&path).unwrap(), Source::File { path, kind });
+        assert_eq!(parse(&path).unwrap(), file_of(path, kind));
     }
     let path = dir.path().to_owned();
     assert_eq!(parse(&path).unwrap(), Source::Directory(path));
@@ -59,14 +64,14 @@ fn a_tar_of_before_ustar_is_known_by_its_checksum_and_an_empty_one_by_its_zeros(
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     fs::write(&path, header).unwrap();
-    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
+    assert_eq!(parse(&path).unwrap(), file_of(path.clone(), FileKind::Tar));
     header[0] = b'g';
     fs::write(&path, header).unwrap();
     assert!(parse(&path).is_err());
     fs::write(&path, [0; 1024]).unwrap();
-    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
+    assert_eq!(parse(&path).unwrap(), file_of(path.clone(), FileKind::Tar));
     fs::write(&path, "").unwrap();
-    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
+    assert_eq!(parse(&path).unwrap(), file_of(path.clone(), FileKind::Tar));
 }
 
 #[test]
@@ -93,6 +98,6 @@ fn a_volume_of_an_image_is_named_after_a_colon() {
     // A file that is so called is that file.
     let file = dir.path().join("disk.img:root");
     fs::write(&file, [0; 1024]).unwrap();
-    assert_eq!(parse(&file).unwrap(), Source::File { path: file, kind: FileKind::Tar });
+    assert_eq!(parse(&file).unwrap(), file_of(file, FileKind::Tar));
     assert!(parse(&dir.path().join("none:root")).unwrap_err().contains("No such file"));
 }

@@ -1,0 +1,153 @@
+//! `inarch compare`: measures which transport is the fastest for a command.
+
+mod chart;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use inarch_jobs::compare::{self, CompareRequest, PageCache};
+use inarch_jobs::run::{Root, Way};
+use inarch_jobs::{DiskFormat, Events, WholeFile};
+
+use crate::output::{answer, complain};
+use crate::run::{RunArguments, request_of};
+
+/// Options of `inarch compare`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch compare make check
+  inarch compare --via ext4,virtiofs --runs 5 -- ninja check-llvm
+  inarch compare --root oci:app --svg chart.svg -- ./tests
+  inarch compare --json make check | jq '.best'
+
+Every way has a turn in each round. A way that fails is named, and the others go on. The whole run counts: preparation, boot and command. The \
+command's writes are thrown away, except those to a directory that is shared by -v or rw.
+
+Exit status: 0 if at least one way was measured, else 125.")]
+pub struct CompareArguments {
+    /// Measure each way so often, in each state of the page cache
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "Comparison")]
+    runs: u32,
+
+    /// This machine's page cache before each run: empty (only root can empty it), warm as the runs before left it, or both in
+    /// turn
+    #[arg(
+        long,
+        value_name = "empty|warm|both",
+        default_value = "warm",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Comparison"
+    )]
+    page_cache: States,
+
+    /// Print JSON, with every run
+    #[arg(long, conflicts_with_all = ["csv", "markdown"], help_heading = "Comparison")]
+    json: bool,
+
+    /// Print CSV, a line for each run
+    #[arg(long, conflicts_with = "markdown", help_heading = "Comparison")]
+    csv: bool,
+
+    /// Print a table in Markdown
+    #[arg(long, help_heading = "Comparison")]
+    markdown: bool,
+
+    /// Draw a chart into FILE, as an SVG picture
+    #[arg(long, value_name = "FILE", help_heading = "Comparison")]
+    svg: Option<PathBuf>,
+
+    /// What is run.
+    #[command(flatten)]
+    run: RunArguments,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum States {
+    Empty,
+    Warm,
+    Both,
+}
+
+impl States {
+    fn list(self) -> Vec<PageCache> {
+        match self {
+            States::Empty => vec![PageCache::Empty],
+            States::Warm => vec![PageCache::Warm],
+            States::Both => vec![PageCache::Empty, PageCache::Warm],
+        }
+    }
+}
+
+/// Measures, and prints what was found.
+pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
+    let CompareArguments { runs, page_cache, json, csv, markdown, svg, mut run } = arguments;
+    for (is_given, option) in [
+        (run.keep.is_some(), "--keep"),
+        (run.trace.is_some(), "--trace"),
+        (run.report.is_some(), "--report"),
+        (run.dry_run, "--dry-run"),
+        (run.tty, "--tty"),
+    ] {
+        anyhow::ensure!(!is_given, "{option} is for a single run; 'inarch compare' makes several");
+    }
+    anyhow::ensure!(!run.command.is_empty(), "say which command to compare: inarch compare CMD...");
+    let (quiet, is_whole) = (run.quiet, run.source.is_whole());
+    let asked = std::mem::replace(&mut run.via, vec![Way::Auto]);
+    let request = request_of(run)?;
+    let ways = ways(asked, &request.root, is_whole)?;
+    let chart = svg.as_deref().map(WholeFile::create).transpose()?;
+    let events = Events::new(move |event| {
+        if !quiet || matches!(event, compare::CompareEvent::CommandFailed { .. }) {
+            complain(event);
+        }
+    });
+    let request = CompareRequest { run: request, ways, runs, page_caches: page_cache.list() };
+    let report = compare::compare(&request, &events)?;
+    if !quiet {
+        report.machine.warnings.iter().for_each(complain);
+    }
+    answer(match (json, csv, markdown) {
+        (true, ..) => serde_json::to_string_pretty(&report)? + "\n",
+        (_, true, _) => table::csv(&report),
+        (_, _, true) => table::markdown(&report),
+        _ => table::text(&report),
+    })?;
+    if let Some(chart) = chart {
+        chart.file().write_all(chart::svg(&report).as_bytes())?;
+        chart.commit()?;
+    }
+    Ok(if report.has_figures() { ExitCode::SUCCESS } else { ExitCode::from(125) })
+}
+
+/// The ways to compare: those asked for, or all that the sources can go.
+fn ways(asked: Vec<Way>, root: &Root, is_whole: bool) -> anyhow::Result<Vec<Way>> {
+    let formats = DiskFormat::ALL.map(Way::Disk);
+    let is_asked = asked != [Way::Auto];
+    let mut ways: Vec<Way> = match is_asked {
+        true => asked,
+        false => formats.into_iter().chain([Way::Virtiofs, Way::Ninep, Way::Tar]).collect(),
+    };
+    anyhow::ensure!(!ways.contains(&Way::Auto), "--via: 'auto' is one of the others; name those to compare");
+    if !is_asked {
+        // A live directory is shared whole; and to unpack all of a machine's files takes longer than anybody waits.
+        ways.retain(|way| (is_whole || !way.is_live()) && (*way != Way::Tar || *root != Root::Host));
+    }
+    anyhow::ensure!(
+        is_whole || !ways.iter().any(|way| way.is_live()),
+        "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
+    );
+    let mut seen = Vec::new();
+    ways.retain(|way| {
+        !seen.contains(way) && {
+            seen.push(*way);
+            true
+        }
+    });
+    Ok(ways)
+}

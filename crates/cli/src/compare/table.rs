@@ -1,0 +1,126 @@
+//! Prints a comparison: as a table with bars, as Markdown, and as CSV.
+
+use inarch_jobs::compare::{CompareReport, Machine, Measured, OneRun};
+use inarch_jobs::counted;
+
+use crate::columns::columns;
+use crate::size;
+
+/// How wide the longest bar is.
+const BAR: usize = 30;
+
+/// The words above the columns.
+const HEAD: [&str; 7] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "DISK READS", "FROM DISKS"];
+
+/// The cells of a row. What failed has its reason in the last one.
+fn cells(measured: &Measured) -> Vec<String> {
+    let seconds = |figure: fn(&OneRun) -> f64| {
+        measured.median(figure).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
+    };
+    let reads = measured.runs.first().and_then(|run| run.disk_reads).filter(|_| measured.failure.is_none());
+    vec![
+        measured.page_cache.name().to_owned(),
+        measured.way.to_owned(),
+        seconds(|run| run.total),
+        seconds(|run| run.boot),
+        seconds(|run| run.command),
+        reads.map_or_else(|| "-".to_owned(), |(requests, _)| requests.to_string()),
+        reads.map_or_else(|| "-".to_owned(), |(_, bytes)| size::show(bytes)),
+    ]
+}
+
+/// The longest of all medians.
+fn longest(report: &CompareReport) -> f64 {
+    let totals = report.results.iter().filter_map(|one| one.median(|run| run.total));
+    totals.fold(f64::MIN_POSITIVE, f64::max)
+}
+
+/// A bar whose first part is the boot.
+fn bar(measured: &Measured, longest: f64) -> String {
+    let (Some(total), Some(boot)) = (measured.median(|run| run.total), measured.median(|run| run.boot)) else {
+        return format!("failed: {}", measured.failure.as_deref().unwrap_or("no run"));
+    };
+    let letters = |seconds: f64| (seconds / longest * BAR as f64).round() as usize;
+    let (boot, total) = (letters(boot.min(total)), letters(total));
+    "░".repeat(boot) + &"█".repeat(total - boot)
+}
+
+/// For a terminal.
+pub fn text(report: &CompareReport) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    let longest = longest(report);
+    for measured in &report.results {
+        let mut row = cells(measured);
+        row.push(bar(measured, longest));
+        rows.push(row);
+    }
+    let mut text = columns(&rows, &[2, 3, 4, 5, 6]);
+    text += "Seconds, the medians; ░ boot, █ command\n";
+    for (measured, number, run) in outliers(report) {
+        let name = measured.page_cache.name();
+        text += &format!("run {number} by {} with the page cache {name} took {:.2} s\n", measured.way, run.total);
+    }
+    text += &best(report);
+    text
+}
+
+/// Runs that took much longer than the others, with their numbers.
+fn outliers(report: &CompareReport) -> impl Iterator<Item = (&Measured, usize, &OneRun)> {
+    let of = |one: &'_ Measured| one.runs.iter().enumerate().filter(|(_, run)| run.is_outlier).count() > 0;
+    report.results.iter().filter(move |one| of(one)).flat_map(|one| {
+        one.runs.iter().enumerate().filter(|(_, run)| run.is_outlier).map(move |(number, run)| (one, number + 1, run))
+    })
+}
+
+/// What is the fastest.
+fn best(report: &CompareReport) -> String {
+    report.best.iter().map(|best| format!("{best}\n")).collect()
+}
+
+/// The machine in half a sentence.
+pub fn about(machine: &Machine) -> String {
+    let processors = counted(machine.processors as u64, "processor", "processors");
+    let name = machine.processor.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+    let accel = machine.accel.as_ref().map_or(String::new(), |accel| format!(", {}", accel.to_uppercase()));
+    format!("{processors}{name}, Linux {}{accel}", machine.kernel)
+}
+
+/// For a document.
+pub fn markdown(report: &CompareReport) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let mut text = line(&HEAD.map(|word| word.to_lowercase()));
+    text += "|---|---|---:|---:|---:|---:|---:|\n";
+    text.extend(report.results.iter().map(|measured| line(&cells(measured))));
+    text += &format!(
+        "\n`{}`: seconds, the medians of {} runs; {}\n\n{}",
+        report.command.join(" "),
+        report.results.iter().map(|one| one.runs.len()).max().unwrap_or(0),
+        about(&report.machine),
+        best(report)
+    );
+    text
+}
+
+/// A line for each run, for a program.
+pub fn csv(report: &CompareReport) -> String {
+    let mut text = "page_cache,via,run,total,boot,command,status,disk_reads,disk_bytes\n".to_owned();
+    for measured in &report.results {
+        for (number, run) in measured.runs.iter().enumerate() {
+            let reads = run.disk_reads.map_or(",".to_owned(), |(requests, bytes)| format!("{requests},{bytes}"));
+            text += &format!(
+                "{},{},{},{:.6},{:.6},{:.6},{},{reads}\n",
+                measured.page_cache.name(),
+                measured.way,
+                number + 1,
+                run.total,
+                run.boot,
+                run.command,
+                run.status
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,105 @@
+//! Promise: `inarch compare` measures the same command by each way, names those that fail, and goes on.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, inarch, scratch, stderr, stdout};
+
+fn compare(dir: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(INARCH);
+    command.args(["compare", any_machine(), "--root", "tree"]).args(words);
+    command.current_dir(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+/// A root of busybox alone.
+fn root(dir: &Path) {
+    fs::create_dir_all(dir.join("tree/bin")).unwrap();
+    fs::copy("/bin/busybox", dir.join("tree/bin/busybox")).unwrap();
+    std::os::unix::fs::symlink("busybox", dir.join("tree/bin/sh")).unwrap();
+}
+
+#[test]
+fn each_is_measured_and_a_failure_is_named() {
+    let dir = scratch();
+    root(dir.path());
+    let words = [
+        "--via",
+        "erofs,ext4,tar",
+        "--runs",
+        "2",
+        "--json",
+        "--svg",
+        "chart.svg",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo said; exit 0",
+    ];
+    let output = compare(dir.path(), &words);
+    assert_status(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|one| one["way"].as_str().unwrap()).collect::<Vec<_>>(), ["erofs", "ext4", "tar"]);
+    for result in results {
+        assert_eq!((&result["page_cache"], &result["failure"]), (&"warm".into(), &Value::Null), "{result}");
+        let runs = result["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            let seconds = |name: &str| run[name].as_f64().unwrap();
+            assert!(seconds("boot") > 0.0 && seconds("command") > 0.0 && seconds("total") >= seconds("boot"), "{run}");
+            assert_eq!(run["status"], 0);
+        }
+    }
+    assert!(results[1]["runs"][0]["disk_reads"][1].as_u64().unwrap() > 0, "{report}");
+    let best = &report["best"][0];
+    assert!(best["seconds"].as_f64().unwrap() > 0.0 && best["way"].is_string(), "{best}");
+    let picture = fs::read_to_string(dir.path().join("chart.svg")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
+    assert!(["erofs", "ext4", "tar"].iter().all(|way| picture.contains(&format!(">{way}<"))), "{picture}");
+
+    // A command that fails is measured; one that fails by one way alone is not.
+    let output = compare(
+        dir.path(),
+        &["--via", "ext4,tar", "--runs", "1", "--csv", "--", "/bin/sh", "-c", "echo why >&2; exit 3"],
+    );
+    assert_status(&output, 0);
+    let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[1].starts_with("warm,ext4,1,") && lines[1].contains(",3,"), "{lines:?}");
+    assert!(stderr(&output).contains("status is 3; the end of its output: why"), "{}", stderr(&output));
+    let script = "/bin/busybox grep -q ' / ext4 ' /proc/mounts";
+    let output =
+        compare(dir.path(), &["--via", "ext4,tar", "--runs", "1", "--markdown", "--", "/bin/sh", "-c", script]);
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("| warm | tar | - | - | - |") && !text.contains("| warm | ext4 | - "), "{text}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_in_one_line() {
+    let dir = scratch();
+    root(dir.path());
+    for (words, parts) in [
+        (&["--keep", "x", "true"][..], &["--keep", "single run"][..]),
+        (&["--trace", "x", "true"], &["--trace"]),
+        (&["--dry-run", "true"], &["--dry-run"]),
+        (&[], &["say which command"]),
+        (&["--via", "ext4,auto", "true"], &["auto"]),
+        (&["--via", "floppy", "true"], &["floppy"]),
+        (&["--via", "virtiofs", "--exclude", "x", "true"], &["shared whole"]),
+        (&["--runs", "0", "true"], &["--runs"]),
+        (&["--svg", "none/x.svg", "true"], &["none/x.svg"]),
+    ] {
+        let output = compare(dir.path(), words);
+        assert_status(&output, 125);
+        assert_one_line(&output, parts);
+    }
+    assert_one_line(&inarch(["run", "--via", "ext4,9p", "true"]), &["--via", "inarch compare"]);
+    // A way of which every run fails: there is no figure.
+    let output = compare(dir.path(), &["--via", "ext4", "--runs", "1", "-q", "/no/such/program"]);
+    assert_status(&output, 125);
+    assert!(stdout(&output).contains("failed: "), "{}", stdout(&output));
+}

@@ -1,0 +1,200 @@
+//! `compare`: runs a command in guests that have its files by different transports, and measures how long each takes.
+//!
+//! 1. Each transport has a turn in every round, and the rounds begin with another one each time, so that what changes on this machine
+//!    meanwhile harms all alike.
+//! 2. Before a run, this machine's page cache is emptied, or it is left as the runs before have filled it ([`PageCache`]).
+//! 3. A transport that fails is reported, and has no further turns. The others go on.
+//!
+//! What counts is the whole run, from its start to its end: preparation, boot and command.
+
+mod machine;
+mod report;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::sync;
+
+use crate::JobError;
+use crate::events::Events;
+use crate::run::{self, Root, RunEvent, RunReport, RunRequest, Streams, TreeMount, Way};
+use inarch_vm::accel::Accel;
+
+pub use machine::Machine;
+pub use report::{Best, CompareEvent, CompareReport, Measured, OneRun, PageCache};
+
+/// How much of a failed command's output is told.
+const TOLD: u64 = 600;
+
+/// Where this machine's caches are emptied.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct CompareRequest {
+    /// The run. Its root and those of its trees that may go any way go by each of the transports.
+    pub run: RunRequest,
+    /// The transports.
+    pub ways: Vec<Way>,
+    /// How often each is measured in each state of the page cache; at least 1.
+    pub runs: u32,
+    /// States of this machine's page cache.
+    pub page_caches: Vec<PageCache>,
+}
+
+impl CompareRequest {
+    /// The run by one transport, with its output in `output`.
+    fn by(&self, way: Way, output: &File) -> Result<RunRequest, JobError> {
+        let copy = || output.try_clone().map(Into::into);
+        let streams = || Ok(Streams { input: None, output: copy()?, error: copy()? });
+        let streams = streams().map_err(|error| self.no_output(error))?;
+        let trees = self.run.trees.iter().map(|tree| if is_open(tree) { by(tree, way) } else { tree.clone() });
+        let root_via = if self.run.root == Root::None { Way::Auto } else { way };
+        // A signal ends this process, and the machine with it.
+        let signals = None;
+        let trees = trees.collect();
+        Ok(RunRequest { root_via, trees, streams: Arc::new(streams), signals, terminal: false, ..self.run.clone() })
+    }
+
+    /// The command's output cannot be taken.
+    fn no_output(&self, error: io::Error) -> JobError {
+        JobError::path(&self.run.overlay_dir, "cannot take the command's output", error)
+    }
+}
+
+/// Whether a tree may go any way.
+fn is_open(tree: &TreeMount) -> bool {
+    tree.via == Way::Auto && !tree.live && !tree.write_through
+}
+
+fn by(tree: &TreeMount, way: Way) -> TreeMount {
+    TreeMount { via: way, ..tree.clone() }
+}
+
+/// Empties this machine's page cache, and its caches of names and inodes (Documentation/admin-guide/sysctl/vm.rst, `drop_caches`).
+///
+/// # Errors
+/// Only root may.
+fn empty_page_cache() -> io::Result<()> {
+    sync();
+    fs::write(DROP_CACHES, "3")
+}
+
+/// Measures.
+///
+/// # Errors
+/// Nothing can be measured at all: the page cache cannot be emptied, or an output file cannot be made.
+pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Result<CompareReport, JobError> {
+    if request.page_caches.contains(&PageCache::Empty) {
+        let fail = |error| JobError::path(Path::new(DROP_CACHES), "the page cache cannot be emptied", error);
+        empty_page_cache().map_err(fail)?;
+    }
+    let mut machine = Machine::look();
+    let mut comparing = Comparing { request, events, accel: None };
+    let mut results: Vec<Measured> = Vec::new();
+    for page_cache in &request.page_caches {
+        let mut of_state: Vec<_> = request.ways.iter().map(|way| Measured::new(*way, *page_cache)).collect();
+        // What failed in one state fails in the next.
+        for measured in &mut of_state {
+            let before = results.iter().find(|before| before.way == measured.way);
+            measured.failure = before.and_then(|before| before.failure.clone());
+        }
+        if *page_cache == PageCache::Warm && results.is_empty() {
+            of_state.iter_mut().for_each(|measured| comparing.fill(measured));
+        }
+        for round in 0..request.runs {
+            // Another one begins each round.
+            let first = round as usize % of_state.len().max(1);
+            of_state.rotate_left(first);
+            of_state.iter_mut().for_each(|measured| comparing.measure(measured, round + 1));
+            of_state.rotate_right(first);
+        }
+        results.append(&mut of_state);
+    }
+    machine.look_again(comparing.accel);
+    results.iter_mut().for_each(Measured::mark_outliers);
+    report::note_different_statuses(&mut results);
+    Ok(CompareReport::new(machine, request.run.command.clone(), results))
+}
+
+/// A comparison under way.
+struct Comparing<'a> {
+    request: &'a CompareRequest,
+    events: &'a Events<CompareEvent>,
+    accel: Option<Accel>,
+}
+
+impl Comparing<'_> {
+    /// Runs it once without a measurement, so that the page cache has what it reads.
+    fn fill(&mut self, measured: &mut Measured) {
+        self.events.emit(CompareEvent::Fills { way: measured.way });
+        let _ = self.run(measured);
+    }
+
+    /// A measured run.
+    fn measure(&mut self, measured: &mut Measured, round: u32) {
+        if measured.failure.is_some() {
+            return;
+        }
+        let (way, page_cache, of) = (measured.way, measured.page_cache, self.request.runs);
+        if page_cache == PageCache::Empty
+            && let Err(error) = empty_page_cache()
+        {
+            measured.failure = Some(format!("the page cache cannot be emptied: {error}"));
+            return;
+        }
+        if let Some(run) = self.run(measured) {
+            self.events.emit(CompareEvent::Measured { way, page_cache, round, of, seconds: run.total });
+            measured.runs.push(run);
+        }
+    }
+
+    /// A run; notes why it failed.
+    fn run(&mut self, measured: &mut Measured) -> Option<OneRun> {
+        let (report, accel, mut output) = match self.start(measured.transport) {
+            Ok(ended) => ended,
+            Err(error) => {
+                measured.failure = Some(error.to_string());
+                return None;
+            }
+        };
+        self.accel = accel.or(self.accel);
+        let Some(status) = report.status().filter(|_| report.result.is_ok()) else {
+            measured.failure = Some(report.result.err().unwrap_or(JobError::GuestDied).to_string());
+            return None;
+        };
+        if status != 0 && measured.runs.is_empty() {
+            let said = last_words(&mut output).unwrap_or_default();
+            self.events.emit(CompareEvent::CommandFailed { way: measured.way, status, said });
+        }
+        Some(OneRun::of(&report, status))
+    }
+
+    fn start(&self, way: Way) -> Result<(RunReport, Option<Accel>, File), JobError> {
+        let output = tempfile::tempfile_in(&self.request.run.overlay_dir);
+        let output = output.map_err(|error| self.request.no_output(error))?;
+        let accel = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&accel);
+        let events = Events::new(move |event| {
+            if let RunEvent::Acceleration { accel, .. } = event {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(accel);
+            }
+        });
+        let report = run::start(self.request.by(way, &output)?, events)?.wait();
+        let accel = *accel.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((report, accel, output))
+    }
+}
+
+/// The end of a command's output.
+fn last_words(output: &mut File) -> io::Result<String> {
+    let length = output.seek(SeekFrom::End(0))?;
+    output.seek(SeekFrom::Start(length.saturating_sub(TOLD)))?;
+    let mut bytes = Vec::new();
+    output.take(TOLD).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().rev().take(3).collect();
+    Ok(lines.into_iter().rev().collect::<Vec<_>>().join(" | "))
+}

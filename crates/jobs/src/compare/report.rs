@@ -1,0 +1,279 @@
+//! What a comparison tells while it goes on, and at its end.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Machine;
+use crate::run::{RunReport, Way};
+use crate::text::shown;
+
+/// A run that takes so many times the median is an outlier.
+const OUTLIER: f64 = 1.25;
+
+/// This machine's page cache before a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PageCache {
+    /// It was emptied: all that is read comes from the disk.
+    Empty,
+    /// It has what earlier runs read.
+    Warm,
+}
+
+impl PageCache {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            PageCache::Empty => "empty",
+            PageCache::Warm => "warm",
+        }
+    }
+}
+
+/// What happens in a comparison. Its text is one line.
+#[derive(Clone, Debug)]
+pub enum CompareEvent {
+    /// An unmeasured run fills the page cache.
+    Fills {
+        /// The transport.
+        way: &'static str,
+    },
+    /// A run was measured.
+    Measured {
+        /// The transport.
+        way: &'static str,
+        /// The page cache before it.
+        page_cache: PageCache,
+        /// Its number, from 1.
+        round: u32,
+        /// Of so many.
+        of: u32,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// The command failed.
+    CommandFailed {
+        /// The transport.
+        way: &'static str,
+        /// The command's status.
+        status: u8,
+        /// The end of its output.
+        said: String,
+    },
+}
+
+impl fmt::Display for CompareEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompareEvent::Fills { way } => write!(f, "{way}: a run that is not measured fills the page cache"),
+            CompareEvent::Measured { way, page_cache, round, of, seconds } => {
+                write!(f, "{way}, page cache {}: run {round} of {of} took {seconds:.2} s", page_cache.name())
+            }
+            CompareEvent::CommandFailed { way, status, said } => {
+                let said = shown(Path::new(said));
+                write!(f, "{way}: the command's status is {status}; the end of its output: {said}")
+            }
+        }
+    }
+}
+
+/// A run's figures. Times are in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OneRun {
+    /// From the run's start to the guest's first word.
+    pub boot: f64,
+    /// From there to the command's end; the mounts are in it.
+    pub command: f64,
+    /// From the start to the end.
+    pub total: f64,
+    /// The command's status.
+    pub status: u8,
+    /// What the guest read of its disks: requests, and bytes of files and metadata. Nothing where no tree was a disk.
+    pub disk_reads: Option<(u64, u64)>,
+    /// Whether it took much longer than the others.
+    pub is_outlier: bool,
+}
+
+impl OneRun {
+    pub(super) fn of(report: &RunReport, status: u8) -> OneRun {
+        let disks = || report.trees.iter().filter_map(|tree| tree.disk.as_ref());
+        let bytes = disks().map(|disk| disk.file_bytes_read + disk.metadata_bytes_read).sum();
+        let reads = disks().next().map(|_| (disks().map(|disk| disk.reads).sum(), bytes));
+        let phases = &report.phases;
+        OneRun {
+            boot: phases.boot,
+            command: phases.command,
+            total: phases.total,
+            status,
+            disk_reads: reads,
+            is_outlier: false,
+        }
+    }
+}
+
+/// What was measured of one transport in one state of the page cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The transport's name.
+    pub way: &'static str,
+    #[serde(skip)]
+    pub(super) transport: Way,
+    /// The page cache before each run.
+    pub page_cache: PageCache,
+    /// The runs, in their order.
+    pub runs: Vec<OneRun>,
+    /// Why there are no more.
+    pub failure: Option<String>,
+}
+
+impl Measured {
+    pub(super) fn new(way: Way, page_cache: PageCache) -> Measured {
+        Measured { way: way.name(), transport: way, page_cache, runs: Vec::new(), failure: None }
+    }
+
+    /// The median of a figure over the runs; none if there are none, or if it failed.
+    pub fn median(&self, figure: fn(&OneRun) -> f64) -> Option<f64> {
+        if self.failure.is_some() { None } else { median(self.runs.iter().map(figure).collect()) }
+    }
+
+    /// Marks runs that took much longer than the median.
+    pub(super) fn mark_outliers(&mut self) {
+        let Some(median) = self.median(|run| run.total) else { return };
+        self.runs.iter_mut().for_each(|run| run.is_outlier = run.total > median * OUTLIER);
+    }
+}
+
+/// The median; the mean of the middle two of an even number.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Where the command's status is not the same each time, the figures of the transport do not count.
+pub(super) fn note_different_statuses(results: &mut [Measured]) {
+    let first = results
+        .iter()
+        .filter(|one| one.failure.is_none())
+        .find_map(|one| one.runs.first().map(|run| (one.way, run.status)));
+    let Some((way, expected)) = first else { return };
+    for measured in results.iter_mut().filter(|one| one.failure.is_none()) {
+        let other = measured.runs.iter().map(|run| run.status).find(|status| *status != expected);
+        measured.failure = other.map(|status| format!("the command's status is {status}, and was {expected} by {way}"));
+    }
+}
+
+/// The fastest transport in one state of the page cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct Best {
+    /// The page cache before each run.
+    pub page_cache: PageCache,
+    /// The transport.
+    pub way: &'static str,
+    /// The median of its whole runs, in seconds.
+    pub seconds: f64,
+    /// The second one, and how many times as long it takes.
+    pub next: Option<(&'static str, f64)>,
+}
+
+impl fmt::Display for Best {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Best { page_cache, way, seconds, next } = self;
+        write!(f, "with the page cache {}, {way} is the fastest: {seconds:.2} s in all", page_cache.name())?;
+        match next {
+            Some((next, ratio)) if *ratio < 1.03 => write!(f, "; {next} takes as long, within what runs differ by"),
+            Some((next, ratio)) => write!(f, "; {next}, the next, takes {ratio:.2} times as long"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The whole comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct CompareReport {
+    /// Where it was made.
+    pub machine: Machine,
+    /// The command's words.
+    pub command: Vec<String>,
+    /// The transports in each state of the page cache.
+    pub results: Vec<Measured>,
+    /// The fastest one in each state.
+    pub best: Vec<Best>,
+}
+
+impl CompareReport {
+    pub(super) fn new(machine: Machine, command: Vec<OsString>, results: Vec<Measured>) -> CompareReport {
+        let best = [PageCache::Empty, PageCache::Warm].into_iter().filter_map(|state| best(&results, state)).collect();
+        let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        CompareReport { machine, command, results, best }
+    }
+
+    /// Whether anything was measured.
+    pub fn has_figures(&self) -> bool {
+        !self.best.is_empty()
+    }
+}
+
+fn best(results: &[Measured], page_cache: PageCache) -> Option<Best> {
+    let of_state = results.iter().filter(|one| one.page_cache == page_cache);
+    let mut totals: Vec<_> = of_state.filter_map(|one| Some((one.way, one.median(|run| run.total)?))).collect();
+    totals.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let (way, seconds) = *totals.first()?;
+    let next = totals.get(1).map(|(next, longer)| (*next, longer / seconds.max(f64::MIN_POSITIVE)));
+    Some(Best { page_cache, way, seconds, next })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::DiskFormat;
+
+    fn measured(way: Way, totals: &[f64], status: u8) -> Measured {
+        let run = |total: &f64| OneRun {
+            boot: 1.0,
+            command: total - 1.0,
+            total: *total,
+            status,
+            disk_reads: None,
+            is_outlier: false,
+        };
+        Measured { runs: totals.iter().map(run).collect(), ..Measured::new(way, PageCache::Warm) }
+    }
+
+    #[test]
+    fn the_lowest_median_is_the_best() {
+        let mut slow_once = measured(Way::Disk(DiskFormat::Ext4), &[2.0, 9.0, 2.2], 0);
+        slow_once.mark_outliers();
+        assert_eq!(slow_once.runs.iter().map(|run| run.is_outlier).collect::<Vec<_>>(), [false, true, false]);
+        let mut failed = measured(Way::Ninep, &[1.0], 0);
+        failed.failure = Some("no".to_owned());
+        let results = [measured(Way::Virtiofs, &[3.0, 3.6], 0), slow_once, failed];
+        let best = best(&results, PageCache::Warm).unwrap();
+        assert_eq!((best.way, best.seconds, best.next), ("ext4", 2.2, Some(("virtiofs", 1.5))));
+        assert_eq!(
+            best.to_string(),
+            "with the page cache warm, ext4 is the fastest: 2.20 s in all; virtiofs, the next, takes 1.50 times as long"
+        );
+        assert!(super::best(&results, PageCache::Empty).is_none());
+    }
+
+    #[test]
+    fn another_status_is_no_figure() {
+        let mut results = [measured(Way::Virtiofs, &[3.0], 0), measured(Way::Ninep, &[1.0], 2)];
+        note_different_statuses(&mut results);
+        assert!(results[0].failure.is_none());
+        assert_eq!(results[1].failure.as_deref(), Some("the command's status is 2, and was 0 by virtiofs"));
+        assert_eq!(results[1].median(|run| run.total), None);
+        // The same failure everywhere can be compared.
+        let mut results = [measured(Way::Virtiofs, &[3.0], 2), measured(Way::Ninep, &[1.0], 2)];
+        note_different_statuses(&mut results);
+        assert!(results.iter().all(|one| one.failure.is_none()));
+    }
+}
