@@ -20,6 +20,7 @@ pub struct Held {
     point: PathBuf,
     parent: OwnedFd,
     name: OsString,
+    entry: Entry,
 }
 
 impl Held {
@@ -39,8 +40,8 @@ impl Held {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(elsewhere()),
             Err(errno) => return Err(refuse(io::Error::from(errno).to_string())),
         };
-        let held = Held { point: point.to_owned(), parent, name: name.to_owned() };
-        if held.is(entry) { Ok(held) } else { Err(elsewhere()) }
+        let held = Held { point: point.to_owned(), parent, name: name.to_owned(), entry: entry.clone() };
+        if held.is_uppermost() { Ok(held) } else { Err(elsewhere()) }
     }
 
     /// Where it was when it was found.
@@ -49,7 +50,8 @@ impl Held {
     }
 
     /// Whether this mount is above all else there. Asks nothing of its server, which may be dead.
-    fn is(&self, entry: &Entry) -> bool {
+    fn is_uppermost(&self) -> bool {
+        let entry = &self.entry;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let Ok(told) = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID) else { return false };
         let is_device = entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor));
@@ -83,6 +85,11 @@ impl Held {
 
     /// Takes it away: out of the file tree alone, if `detach` is set.
     pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
+        // umount(2) takes what is above all else at a path. Somebody may have mounted something there since the last look.
+        if !self.is_uppermost() {
+            let reason = "another mount covers it; unmount that first, then this one with umount".to_owned();
+            return Err(MountError::Unmount { path: self.point.clone(), reason });
+        }
         let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
         let path = Path::new("/proc/self/fd").join(self.parent.as_raw_fd().to_string()).join(&self.name);
         match unmount(path, flags) {
@@ -116,5 +123,32 @@ mod tests {
             assert!(error.contains("changed meanwhile"), "{point}: {error}");
         }
         assert!(Held::new(Path::new("/"), &entry).is_err());
+    }
+
+    /// What is mounted over a mount that was found before stays, whoever is asked to unmount the latter.
+    #[test]
+    fn what_covers_it_meanwhile_stays() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: what_covers_it_meanwhile_stays: not root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let point = dir.path().canonicalize().unwrap();
+        let mount = |name: &str| {
+            let made = std::process::Command::new("mount").args(["-t", "tmpfs", name]).arg(&point).status();
+            assert!(made.unwrap().success());
+        };
+        mount("lower");
+        let held = Held::new(&point, &mounted(&point).unwrap()).unwrap();
+        mount("upper");
+        for detach in [false, true] {
+            let error = held.unmount(detach).unwrap_err().to_string();
+            assert!(error.contains("another mount covers it"), "{error}");
+        }
+        let above = mounted(&point).unwrap();
+        assert_eq!(above.source, Path::new("upper"));
+        Held::new(&point, &above).unwrap().unmount(false).unwrap();
+        held.unmount(false).unwrap();
+        assert!(mounted(&point).is_none());
     }
 }

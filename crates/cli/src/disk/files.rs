@@ -218,7 +218,7 @@ Examples:
   inarch disk cp site.conf guest.img:/etc       into the image
 
 A directory is copied with everything in it. Permissions, times, hard links, holes and extended attributes are kept; owners and device files for \
-root only. What exists is not written over.")]
+root only. On this machine, what exists is not written over; in an image, a file of the same name is replaced.")]
 pub struct CpArguments {
     #[command(flatten)]
     image: ImageArguments,

@@ -110,7 +110,14 @@ pub fn resize(
         NewSize::Fewer(bytes) => room.now.saturating_sub(bytes),
         NewSize::Most => most,
     };
-    let bytes = wanted / ALIGNMENT * ALIGNMENT;
+    let (down, up) = (wanted / ALIGNMENT * ALIGNMENT, wanted.checked_next_multiple_of(ALIGNMENT));
+    // At least what is asked for, where there is room.
+    let bytes = match size {
+        NewSize::Bytes(_) | NewSize::More(_) => {
+            up.filter(|up| room.most.is_none_or(|most| *up <= most)).unwrap_or(down)
+        }
+        NewSize::Fewer(_) | NewSize::Most => down,
+    };
     let format_of = volume.format.clone().unwrap_or_default();
     let Some((can_shrink, why)) = abilities(&format_of) else {
         return Err(refuse(format!(

@@ -89,7 +89,7 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
     let is_bound = matches!(kind, Guarded::Bind | Guarded::BindOfMounts);
     // The file system of a bind mount is always mounted elsewhere, too.
     let copies = if is_bound { Vec::new() } else { mount::copies(&entry) };
-    let users = match unmount_unused(&held, &entry) {
+    let users = match unmount_unused(&held, &entry, work.lazy) {
         Ok(None) => {
             note_what_is_left(&point, work);
             server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, work))?;
@@ -127,11 +127,11 @@ fn note_what_is_left(point: &Path, work: &Work<'_>) {
 }
 
 /// Unmounts, or returns the users of a mount that stays in use for two seconds. That is enough for programs that only look around, such
-/// as an indexer or a scan of this machine's files.
-fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, MountError> {
+/// as an indexer or a scan of this machine's files. One that is detached in any case is not waited for.
+fn unmount_unused(held: &Held, entry: &Entry, lazy: bool) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
-    for _ in 0..ATTEMPTS {
+    for _ in 0..if lazy { 1 } else { ATTEMPTS } {
         match mount::unmount_unused(held) {
             Ok(()) => return Ok(None),
             Err(MountError::Busy { .. }) => {}

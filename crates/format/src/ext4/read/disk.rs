@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inarch_block::{Backing, read_backing};
 use inarch_volume::VolumeError;
 use zerocopy::FromBytes;
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U16, U32};
 
 use super::{ReadOptions, unreadable};
 use crate::ReadError;
@@ -213,19 +213,43 @@ impl Disk {
 
     /// Checks the descriptors of all groups.
     pub(super) fn check_groups(&self) -> Result<(), VolumeError> {
-        let about = |group: u64, reason| {
-            VolumeError::Damaged(format!("the descriptor of block group {group} is damaged: a file of it {reason}"))
-        };
+        self.each_descriptor(|group, bytes| self.table_in(group as u32, bytes).map(drop)).map_err(|(group, error)| {
+            match error {
+                VolumeError::Io { .. } => error,
+                reason => VolumeError::Damaged(format!(
+                    "the descriptor of block group {group} is damaged: a file of it {reason}"
+                )),
+            }
+        })
+    }
+
+    /// Free blocks and inodes by the descriptors of all groups. A kernel that has the file system mounted writes the superblock's numbers
+    /// only at the end.
+    pub(super) fn free_in_groups(&self) -> Option<(u64, u64)> {
+        let (mut blocks, mut inodes) = (0u64, 0u64);
+        let counted = self.each_descriptor(|group, bytes| {
+            self.table_in(group as u32, bytes)?;
+            let descriptor = GroupDescriptor::parse(bytes);
+            let whole = |low: U16, high: U16| u64::from(high.get()) << 16 | u64::from(low.get());
+            blocks = blocks.saturating_add(whole(descriptor.free_blocks_lo, descriptor.free_blocks_hi));
+            inodes = inodes.saturating_add(whole(descriptor.free_inodes_lo, descriptor.free_inodes_hi));
+            Ok(())
+        });
+        counted.ok().map(|()| (blocks.min(self.blocks), inodes.min(self.superblock.inodes_count.get().into())))
+    }
+
+    /// Calls `take` with the descriptor of each group, until it fails; then says of which group that was.
+    fn each_descriptor(
+        &self,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), VolumeError>,
+    ) -> Result<(), (u64, VolumeError)> {
         let per_block = self.descriptors_per_block();
         let mut block = vec![0; self.block_size as usize];
         for first in (0..self.groups).step_by(per_block as usize) {
             let number = self.descriptor_block(first / per_block);
-            self.read(number.saturating_mul(self.block_size), &mut block).map_err(|error| match error {
-                VolumeError::Damaged(reason) => about(first, reason),
-                other => other,
-            })?;
+            self.read(number.saturating_mul(self.block_size), &mut block).map_err(|error| (first, error))?;
             for (group, bytes) in (first..self.groups).zip(block.chunks_exact(self.descriptor_size)) {
-                self.table_in(group as u32, bytes).map_err(|error| about(group, error.to_string()))?;
+                take(group, bytes).map_err(|error| (group, error))?;
             }
         }
         Ok(())

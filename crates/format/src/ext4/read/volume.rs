@@ -368,12 +368,17 @@ impl Volume for Ext4Volume {
         let superblock = &self.disk.superblock;
         let wide = superblock.has_incompat(incompat::BIT64);
         let high = if wide { u64::from(superblock.free_blocks_count_hi.get()) << 32 } else { 0 };
+        let of_superblock =
+            (high | u64::from(superblock.free_blocks_count_lo.get()), superblock.free_inodes_count.get().into());
+        // One that was not unmounted.
+        let of_groups = self.disk.needs_recovery().then(|| self.disk.free_in_groups()).flatten();
+        let (free_blocks, free_inodes) = of_groups.unwrap_or(of_superblock);
         Statistics {
             block_size: self.disk.block_size as u32,
             blocks: self.disk.blocks,
-            free_blocks: high | u64::from(superblock.free_blocks_count_lo.get()),
+            free_blocks,
             inodes: superblock.inodes_count.get().into(),
-            free_inodes: superblock.free_inodes_count.get().into(),
+            free_inodes,
             name_max: 255,
         }
     }
