@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
+use inarch_format::{Damage, ext4};
 use inarch_tree::scan::{ScanOptions, scan};
 
 use super::made::{can_mount, fill, mke2fs, run, scratch};
@@ -33,6 +34,11 @@ fn compare(image: &Path) {
     let files = inarch_block::HostFiles::new(fs::File::open(&mount.0).unwrap().into(), theirs.clone(), 16);
     assert_same(&ours.opened.tree, &*ours.opened.content, &theirs, &files);
     assert_eq!(ours.opened.notes, [""; 0]);
+    // What is free is not what the superblock says, which is written when a file system is unmounted.
+    let backing = inarch_block::BackingFile::new(fs::File::open(&unchanged).unwrap(), unchanged.clone()).unwrap();
+    let volume = ext4::open_volume(Parsing::unconfined(), Arc::new(backing), Damage::Refused).unwrap();
+    let (ours, theirs) = (volume.statistics(), rustix::fs::statvfs(&mount.0).unwrap());
+    assert_eq!((ours.free_blocks, ours.free_inodes), (theirs.f_bfree, theirs.f_ffree));
     drop((files, mount));
     fs::remove_file(image).unwrap();
     fs::remove_file(unchanged).unwrap();
