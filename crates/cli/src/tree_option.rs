@@ -50,9 +50,14 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let destination = paths.next();
     // As for other programs: SRC:DST:ro, SRC:DST:nosuid,nodev.
     let access = paths.next().map(|word| word.into_os_string());
-    if paths.next().is_some()
-        || access.as_ref().is_some_and(|word| !["ro", "rw", "nosuid", "nodev"].iter().any(|known| word == known))
-    {
+    let is_known = |word: &OsString| ["ro", "rw", "nosuid", "nodev"].iter().any(|known| word == known);
+    if let Some(word) = access.as_ref().filter(|word| !is_known(word) && !word.as_bytes().contains(&b'/')) {
+        let word = word.display();
+        return Err(format!(
+            "'{shown}': '{word}' is none of ro, rw, nosuid and nodev; write '\\:' for a ':' that belongs to a path"
+        ));
+    }
+    if paths.next().is_some() || access.as_ref().is_some_and(|word| !is_known(word)) {
         return Err(format!("'{shown}' has more than one ':'; write '\\:' for one that belongs to a path"));
     }
     if let Some(destination) = &destination

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use inarch_jobs::appliance::{Access, Appliance, ApplianceError, NewFileOptions};
+use inarch_jobs::appliance::{Access, Appliance, ApplianceError, NewFileOptions, Target};
+use inarch_jobs::shown;
+use rustix::io::Errno;
 
 use super::machine::WrittenArguments;
 use crate::output::complain;
@@ -103,7 +105,7 @@ pub fn write(arguments: &WriteArguments) -> anyhow::Result<ExitCode> {
     let mut appliance = image.machine.open(&target, Access::Write)?;
     let options = NewFileOptions { mode: *mode, owner: *owner, only_new: *new };
     let written = appliance.write(path, &options, &mut io::stdin().lock());
-    let written = told(written.map(drop))?;
+    let written = told(&target, written.map(drop))?;
     image.machine.close(appliance)?;
     Ok(written)
 }
@@ -114,7 +116,7 @@ pub fn rm(arguments: &RmArguments) -> anyhow::Result<ExitCode> {
     for_each(image, paths, "inarch disk rm IMAGE /PATH...", |appliance, path| {
         match appliance.remove(path, *recursive) {
             Err(error) if *force && error.is_absent() => Ok(()),
-            result => result,
+            result => result.map_err(|error| hinted(error, Errno::NOTEMPTY, "; -r removes it with what is in it")),
         }
     })
 }
@@ -123,8 +125,19 @@ pub fn rm(arguments: &RmArguments) -> anyhow::Result<ExitCode> {
 pub fn mkdir(arguments: &MkdirArguments) -> anyhow::Result<ExitCode> {
     let MkdirArguments { image, paths, parents, mode } = arguments;
     for_each(image, paths, "inarch disk mkdir IMAGE /PATH...", |appliance, path| {
-        appliance.make_directory(path, *parents, *mode)
+        let made = appliance.make_directory(path, *parents, *mode);
+        made.map_err(|error| hinted(error, Errno::NOENT, "; -p makes those above it, too"))
     })
+}
+
+/// The error of a tool in the guest, with what helps if it is this one.
+fn hinted(error: ApplianceError, of: Errno, hint: &str) -> ApplianceError {
+    match error {
+        ApplianceError::Guest { text, errno } if errno == Some(of.raw_os_error()) => {
+            ApplianceError::Guest { text: text + hint, errno }
+        }
+        error => error,
+    }
 }
 
 /// Does something with each path in one appliance. What fails is reported, and the others are done.
@@ -139,7 +152,7 @@ fn for_each(
     let mut appliance = image.machine.open(&target, Access::Write)?;
     let mut status = ExitCode::SUCCESS;
     for path in &paths {
-        let done = told(change(&mut appliance, path))?;
+        let done = told(&target, change(&mut appliance, path))?;
         if done != ExitCode::SUCCESS {
             status = done;
         }
@@ -149,11 +162,11 @@ fn for_each(
 }
 
 /// Reports what failed in the guest, after which others can be tried; passes other errors on.
-pub fn told(result: Result<(), ApplianceError>) -> anyhow::Result<ExitCode> {
+fn told(target: &Target, result: Result<(), ApplianceError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error @ ApplianceError::Guest { .. }) => {
-            complain(error);
+            complain(format_args!("{}: {error}", shown(&target.image)));
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),

@@ -147,7 +147,7 @@ fn subject<'a>(guest: &'a Guest, qemu: &'a Qemu) -> Subject<'a> {
 fn passing_failure(tried: &Attempt) -> Option<String> {
     match tried {
         Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
-            Some(format!("the guest did not answer within {} s", waited.as_secs()))
+            Some(format!("the guest did not answer within {} s", waited.as_secs().max(1)))
         }
         Attempt { greeted: false, result: Err(JobError::Guest(failure)) } => {
             failure.crash().map(|signal| format!("QEMU crashed while the guest booted (signal {signal})"))
