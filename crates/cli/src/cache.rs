@@ -28,7 +28,7 @@ pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         CacheCommand::List { json } => list(json)?,
         CacheCommand::Show { cache, json } => {
-            for place in cache.places()? {
+            for place in cache.kept()? {
                 let report = caches::show(&place)?;
                 answer(if json { serde_json::to_string_pretty(&report)? + "\n" } else { page(&report) })?;
             }
@@ -63,7 +63,7 @@ pub fn run(arguments: CacheArguments) -> anyhow::Result<ExitCode> {
         }
         CacheCommand::Prune { older_than, max_size, json } => prune(Limits { older_than, max_size }, json)?,
         CacheCommand::Remove { cache } => {
-            for place in cache.places()? {
+            for place in cache.kept()? {
                 caches::remove(&place)?;
             }
         }
@@ -115,6 +115,17 @@ impl Chosen {
             Ok((place, there))
         };
         self.places()?.into_iter().map(at).collect()
+    }
+
+    /// The caches that are meant, also what is kept of a tree at a remote, whose scope is a URL.
+    fn kept(&self) -> anyhow::Result<Vec<CachePlace>> {
+        if !self.scope.contains("://") {
+            return self.places();
+        }
+        let mut all = caches::all_places()?;
+        all.retain(|place| place.name == self.name && place.scope.to_string() == self.scope);
+        anyhow::ensure!(!all.is_empty(), "no '{}' of {} is kept; 'inarch cache list' has all", self.name, self.scope);
+        Ok(all)
     }
 
     /// The caches that are meant.
@@ -192,7 +203,7 @@ fn tools(json: bool) -> anyhow::Result<()> {
 
 fn verify(cache: &Chosen, json: bool) -> anyhow::Result<ExitCode> {
     let mut is_damaged = false;
-    for place in cache.places()? {
+    for place in cache.kept()? {
         let verified = caches::verify(&place)?;
         is_damaged |= !verified.damaged.is_empty();
         if json {

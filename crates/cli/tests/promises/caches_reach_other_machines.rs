@@ -329,8 +329,16 @@ fn a_pushed_tree_is_a_source() {
     scene.good("two", &["image", &url, "-o", scene.at("second.tar").to_str().unwrap()]);
     let list = host("tar", &["-tf", "second.tar"], scene.place.path());
     assert!(!list.contains("00003") && list.contains("00004"), "{list}");
+    // What is kept of it is listed by its URL, and goes by it.
+    let kept = scene.at("kept.tar");
+    assert!(stdout(&scene.inarch("two", &["cache", "list"])).contains(&url));
+    assert_one_line(&scene.inarch("two", &["cache", "remove", "tree", "--scope", "file:///other"]), &["file:///other"]);
+    scene.good("two", &["cache", "remove", "tree", "--scope", &url]);
+    assert!(!stdout(&scene.inarch("two", &["cache", "list"])).contains(&url));
+    scene.good("two", &["image", &url, "-o", kept.to_str().unwrap()]);
     let nowhere = format!("file://{}", scene.at("nowhere").display());
     assert_one_line(&scene.inarch("two", &["plan", &nowhere]), &["nothing was pushed there"]);
+    assert!(!stdout(&scene.inarch("two", &["cache", "list"])).contains(&nowhere), "nothing is left of it");
 }
 
 /// Unmounts it at the end of a test.

@@ -68,7 +68,11 @@ impl CacheSource {
     /// There is none, or it cannot be had.
     pub(crate) fn take(&self) -> Result<(), OpenError> {
         if self.opened.get().is_none() {
-            let (snapshot, absent) = self.read().map_err(|error| OpenError::Cache(Box::new(error)))?;
+            let (snapshot, absent) = self.read().map_err(|error| {
+                // What was made to take it in is no cache of anything.
+                let _ = self.forget_new();
+                OpenError::Cache(Box::new(error))
+            })?;
             // Another thread may have opened it meanwhile.
             let _ = self.opened.set((Arc::new(snapshot), absent));
         }
@@ -89,6 +93,19 @@ impl CacheSource {
             opened.stamp = snapshot.generation.body.number.to_le_bytes().to_vec();
         }
         opened.select(&Source::Cache(Box::new(self.clone())), selection)
+    }
+
+    /// Removes what is kept here of a remote of which nothing was ever taken.
+    fn forget_new(&self) -> Result<(), CacheError> {
+        if !self.is_tree() {
+            return Ok(());
+        }
+        let cache = Cache::existing(&self.place)?;
+        let _locked = cache.lock()?;
+        if cache.is_new()? {
+            self.place.remove()?;
+        }
+        Ok(())
     }
 
     /// The cache that this one begins with, if that has anything.
