@@ -175,14 +175,22 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         ContextValue::Strings(words) => Some(words.join("' or '")),
         _ => None,
     };
-    let commands = || Arguments::command().get_subcommands().map(|c| c.get_name().to_owned()).collect::<Vec<_>>();
+    // The word may stand behind a command that has commands of its own.
+    let root = Arguments::command();
+    let above = std::env::args_os().nth(1).and_then(|word| root.find_subcommand(word).cloned());
+    let above = above.filter(clap::Command::has_subcommands);
+    let is_first = above.is_none();
+    let commands = || {
+        let command = above.as_ref().unwrap_or(&root);
+        command.get_subcommands().map(|below| below.get_name().to_owned()).collect::<Vec<_>>()
+    };
     let meant = match text(ContextKind::InvalidSubcommand) {
         // Covers the word after `help`, too, for which clap suggests nothing.
         Some(word) => Some(nearest(&word, &commands(), 2).join("' or '")).filter(|words| !words.is_empty()),
         None => [ContextKind::SuggestedArg, ContextKind::SuggestedValue].into_iter().find_map(text),
     };
     let similar = meant.map(|words| format!("did you mean '{words}'? "));
-    let command = text(ContextKind::InvalidSubcommand).filter(|word| {
+    let command = text(ContextKind::InvalidSubcommand).filter(|_| is_first).filter(|word| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
     });

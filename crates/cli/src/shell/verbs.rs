@@ -249,7 +249,7 @@ impl fmt::Display for Verb {
 pub fn elsewhere(verb: &lex::Verb) -> anyhow::Result<()> {
     match Elsewhere::named(&verb.name).map(|found| &found.why) {
         Some(Why::Changes) => Err(anyhow!(
-            "it is none of the changes that this shell makes; 'help' lists them, and 'inarch disk' and 'inarch mount --rw' make others"
+            "this shell does not make that change; 'help' lists those that it makes, and 'inarch disk' and 'inarch mount --rw' make others"
         )),
         Some(Why::Not(why)) => Err(anyhow!("{why}")),
         None => match hint(&verb.name) {

@@ -329,7 +329,7 @@ fn lines_are_read_as_by_guestfish() {
         ("echo \"a", &["line 1: ", "quote has no end"]),
         ("!exit 3", &["line 1: !exit 3"]),
         ("lss /", &["line 1: lss: there is no such verb; did you mean 'ls'?"]),
-        ("pwrite /etc/fstab x 0", &["line 1: pwrite: it is none of the changes", "mount --rw"]),
+        ("pwrite /etc/fstab x 0", &["line 1: pwrite: this shell does not make that change", "mount --rw"]),
         ("command 'ls /'", &["command: no program of the guest is run", "inarch run --root"]),
         ("ls", &["it is used as 'ls DIR'"]),
         ("ls /etc/fstab", &["/etc/fstab", "no directory"]),

@@ -61,6 +61,8 @@ fn misspelled_words_get_a_suggestion() {
     for (words, suggestion) in [
         (&["rum"][..], "did you mean 'run'?"),
         (&["umuont"], "did you mean 'umount'?"),
+        (&["serve", "vritiofs"], "did you mean 'virtiofs'?"),
+        (&["disk", "lst"], "did you mean 'ls' or 'list'?"),
         (&["help", "rum"], "did you mean 'run'?"),
         (&["rn", "true"], "did you mean 'run'?"),
         (&["image", "/usr", "out.ext4"], "-o out.ext4 writes the image there"),

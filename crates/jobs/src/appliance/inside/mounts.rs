@@ -197,8 +197,14 @@ fn mount_one(
     // Damage makes some file systems refuse writes from the beginning.
     let writable = rustix::fs::statvfs(point).map_err(|error| Failure::of(name, error))?;
     if !read_only && writable.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        let refused =
-            Failure::new(format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"));
+        let refused = Failure::new(match format {
+            "squashfs" | "erofs" | "iso9660" | "cramfs" => {
+                format!(
+                    "{name}: a {format} is never written to; mount it with --ephemeral or --overlay, which take writes"
+                )
+            }
+            _ => format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"),
+        });
         let _ = unmount(point, UnmountFlags::empty());
         return Err(refused.with_kernel_log(log));
     }
