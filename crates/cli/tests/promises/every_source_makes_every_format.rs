@@ -250,8 +250,8 @@ fn image(dir: &Path, source: &str, output: &Path, options: &[&str]) {
     assert!(stderr(&made).starts_with(&format!("{}: ", output.display())), "{}", stderr(&made));
 }
 
-/// The images that were judged: for which format, from what kind of source, and a hash of their bytes. Several sources of one kind give the
-/// same image, of which the same is found.
+/// The images that were judged: the format, the kind of source, and a hash of the image's bytes. Several sources of one kind give the same
+/// bytes, and a judge finds the same in them.
 type Judged = Mutex<HashSet<(usize, usize, u64)>>;
 
 /// A hash of a file's bytes.

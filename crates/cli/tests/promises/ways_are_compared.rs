@@ -98,7 +98,7 @@ fn what_cannot_be_compared_is_refused_in_one_line() {
         assert_one_line(&output, parts);
     }
     assert_one_line(&inarch(["run", "--via", "ext4,9p", "true"]), &["--via", "inarch compare"]);
-    // A way of which every run fails: there is no figure.
+    // If every run fails, there is nothing to compare.
     let output = compare(dir.path(), &["--via", "ext4", "--runs", "1", "-q", "/no/such/program"]);
     assert_status(&output, 125);
     assert!(stdout(&output).contains("failed: "), "{}", stdout(&output));

@@ -10,7 +10,7 @@ use super::Machine;
 use crate::run::{RunReport, Way};
 use crate::text::shown;
 
-/// A run that takes so many times the median is an outlier.
+/// A run that takes more than this many times the median is an outlier.
 const OUTLIER: f64 = 1.25;
 
 /// This machine's page cache before a run.
@@ -49,7 +49,7 @@ pub enum CompareEvent {
         page_cache: PageCache,
         /// Its number, from 1.
         round: u32,
-        /// Of so many.
+        /// How many there will be.
         of: u32,
         /// How long it took.
         seconds: f64,

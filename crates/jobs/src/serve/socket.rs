@@ -33,7 +33,7 @@ pub enum ListenAt {
 }
 
 impl ListenAt {
-    /// The path; a name for messages if there is none.
+    /// The path, or what messages call an inherited socket.
     pub(super) fn name(&self) -> PathBuf {
         match self {
             ListenAt::Path { path, .. } => path.clone(),
@@ -126,7 +126,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Listens on `path`, for this user alone. Replaces a socket that nobody listens on.
+/// Listens on `path`, for this user alone. Replaces a socket without a listener.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     check_length(path)?;
     let refuse = |reason: String| JobError::Socket { path: path.to_owned(), reason };

@@ -238,7 +238,7 @@ impl Disk {
         counted.ok().map(|()| (blocks.min(self.blocks), inodes.min(self.superblock.inodes_count.get().into())))
     }
 
-    /// Calls `take` with the descriptor of each group, until it fails; then says of which group that was.
+    /// Calls `take` with the descriptor of each group. Stops at the first failure, and returns it with the group's number.
     fn each_descriptor(
         &self,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), VolumeError>,

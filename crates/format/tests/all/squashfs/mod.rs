@@ -57,7 +57,7 @@ pub struct Pattern {
     random: Vec<u8>,
 }
 
-/// The pattern goes on elsewhere after so many bytes of a file.
+/// Bytes of a file after which the pattern jumps to another place.
 const SEGMENT: u64 = 1 << 14;
 
 impl Pattern {
