@@ -7,13 +7,22 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 use inarch_jobs::compare::{self, CompareRequest, PageCache};
 use inarch_jobs::run::{Root, Way};
 use inarch_jobs::{DiskFormat, Events, WholeFile};
 
 use crate::output::{answer, complain};
 use crate::run::{RunArguments, request_of};
+
+/// Options of `inarch run` that are for a single run.
+const SINGLE: [&str; 8] = ["keep", "trace", "by_process", "report", "dry_run", "tty", "interactive", "verbose"];
+
+/// Leaves them out of the help.
+fn without_single(argument: Arg) -> Arg {
+    let is_hidden = SINGLE.contains(&argument.get_id().as_str());
+    argument.hide(is_hidden)
+}
 
 /// Options of `inarch compare`.
 #[derive(Args, Debug)]
@@ -28,8 +37,9 @@ Every way has a turn in each round. A way that fails is named, and the others go
 command's writes are thrown away, except those to a directory that is shared by -v or rw.
 
 Exit status: 0 if at least one way was measured, else 125.")]
+#[command(mut_args(without_single))]
 pub struct CompareArguments {
-    /// Measure each way so often, in each state of the page cache
+    /// How many times each way is measured, in each state of the page cache
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000),
         help_heading = "Comparison")]
     runs: u32,

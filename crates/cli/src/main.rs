@@ -19,6 +19,8 @@ mod doctor;
 #[cfg(test)]
 mod documented;
 mod duration;
+#[cfg(test)]
+mod help_texts;
 mod image;
 mod man_pages;
 mod mount;
