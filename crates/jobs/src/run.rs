@@ -42,6 +42,7 @@ mod vmm;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
@@ -295,26 +296,27 @@ impl<'a> Job<'a> {
             let chosen = self.trees.chosen.iter().find(|chosen| chosen.destination == destination);
             chosen.map(|chosen| chosen.choice.reason)
         };
-        let report = |source: String, destination: Option<&Path>, way, disk| TreeReport {
+        let report = |source: String, destination: Option<&Path>, way, disk, requests| TreeReport {
             source,
             destination: destination.map(shown),
             way,
             why: destination.and_then(why),
             disk,
+            requests,
         };
         let disks = self.trees.disks.iter().zip(disks).map(|(disk, live)| {
             let source = disk.recipe.source.to_string();
-            report(source, disk.destination.as_deref(), disk.recipe.format.name(), live.report())
+            report(source, disk.destination.as_deref(), disk.recipe.format.name(), live.report(), None)
         });
-        let shares =
-            self.trees.shares.iter().map(|shared| {
-                report(shown(&shared.share.directory), Some(&shared.destination), shared.way().name(), None)
-            });
+        let shares = self.trees.shares.iter().map(|shared| {
+            let (source, requests) = (shown(&shared.share.directory), shared.requests.load(Ordering::Relaxed));
+            report(source, Some(&shared.destination), shared.way().name(), None, Some(requests))
+        });
         let unpacked = self
             .trees
             .unpacked
             .iter()
-            .map(|tree| report(tree.source.to_string(), Some(&tree.destination), Way::Tar.name(), None));
+            .map(|tree| report(tree.source.to_string(), Some(&tree.destination), Way::Tar.name(), None, None));
         disks.chain(shares).chain(unpacked).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
@@ -77,6 +77,7 @@ pub struct NinepServer {
     shared: Arc<Shared>,
     options: NinepOptions,
     events: EventSink,
+    requests: Arc<AtomicU64>,
 }
 
 impl NinepServer {
@@ -90,12 +91,18 @@ impl NinepServer {
             shared: Arc::new(Shared::new(options.open_files, options.connections)),
             options,
             events: Arc::new(|_| {}),
+            requests: Arc::default(),
         }
     }
 
     /// Calls `sink` for failures that do not end the server, from any thread.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> NinepServer {
         NinepServer { events: Arc::new(sink), ..self }
+    }
+
+    /// Adds the requests of all clients to `requests`.
+    pub fn count_in(self, requests: Arc<AtomicU64>) -> NinepServer {
+        NinepServer { requests, ..self }
     }
 
     /// Serves one connected client until it disconnects.
@@ -148,7 +155,7 @@ impl Clients for NinepServer {
         let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.shared), self.options.fid_bytes);
         let sender = Sender::new(socket);
         let receiver = Receiver::new(socket, self.options.negotiation);
-        Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, served).run();
+        Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, (served, &self.requests)).run();
         sender.into_result()
     }
 

@@ -10,22 +10,23 @@ use crate::size;
 const BAR: usize = 30;
 
 /// The words above the columns.
-const HEAD: [&str; 7] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "DISK READS", "FROM DISKS"];
+const HEAD: [&str; 7] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "REQUESTS", "FROM DISKS"];
 
 /// The cells of a row. What failed has its reason in the last one.
 fn cells(measured: &Measured) -> Vec<String> {
     let seconds = |figure: fn(&OneRun) -> f64| {
         measured.median(figure).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
     };
-    let reads = measured.runs.first().and_then(|run| run.disk_reads).filter(|_| measured.failure.is_none());
+    let first = measured.runs.first().filter(|_| measured.failure.is_none());
+    let dash = || "-".to_owned();
     vec![
         measured.page_cache.name().to_owned(),
         measured.way.to_owned(),
         seconds(|run| run.total),
         seconds(|run| run.boot),
         seconds(|run| run.command),
-        reads.map_or_else(|| "-".to_owned(), |(requests, _)| requests.to_string()),
-        reads.map_or_else(|| "-".to_owned(), |(_, bytes)| size::show(bytes)),
+        first.map_or_else(dash, |run| run.requests.to_string()),
+        first.and_then(|run| run.disk_bytes).map_or_else(dash, size::show),
     ]
 }
 
@@ -106,19 +107,20 @@ pub fn markdown(report: &CompareReport) -> String {
 
 /// A line for each run, for a program.
 pub fn csv(report: &CompareReport) -> String {
-    let mut text = "page_cache,via,run,total,boot,command,status,disk_reads,disk_bytes\n".to_owned();
+    let mut text = "page_cache,via,run,total,boot,command,status,requests,disk_bytes\n".to_owned();
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
-            let reads = run.disk_reads.map_or(",".to_owned(), |(requests, bytes)| format!("{requests},{bytes}"));
+            let bytes = run.disk_bytes.map_or(String::new(), |bytes| bytes.to_string());
             text += &format!(
-                "{},{},{},{:.6},{:.6},{:.6},{},{reads}\n",
+                "{},{},{},{:.6},{:.6},{:.6},{},{},{bytes}\n",
                 measured.page_cache.name(),
                 measured.way,
                 number + 1,
                 run.total,
                 run.boot,
                 run.command,
-                run.status
+                run.status,
+                run.requests
             );
         }
     }

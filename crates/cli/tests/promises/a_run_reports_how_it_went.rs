@@ -20,8 +20,11 @@ fn in_a_file() {
     let (tree, report) = (dir.path().join("tree"), dir.path().join("report.json"));
     let tree = format!("{}:/data,ro", tree.display());
     let report = report.to_str().unwrap();
-    let words = ["run", "--quiet", any_machine(), "--report", report, "--tree", &tree];
-    let output = inarch(words.into_iter().chain(["--", "sh", "-c", "cat /data/file >/dev/null; exit 3"]));
+    let live = ["virtiofs", "9p"].map(|way| format!("{}:/{way},rw,via={way}", dir.path().join("tree").display()));
+    let words =
+        ["run", "--quiet", any_machine(), "--report", report, "--tree", &tree, "--tree", &live[0], "--tree", &live[1]];
+    let script = "cat /data/file /virtiofs/file /9p/file >/dev/null; exit 3";
+    let output = inarch(words.into_iter().chain(["--", "sh", "-c", script]));
     assert_status(&output, 3);
     let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!((&value["ended"], &value["status"], &value["error"]), (&"exited".into(), &3.into(), &Value::Null));
@@ -33,6 +36,13 @@ fn in_a_file() {
     assert!(data["why"].as_str().unwrap().contains("snapshot"), "{data:#}");
     assert!(data["disk"]["file_bytes_read"].as_u64().unwrap() >= 100_000, "{data:#}");
     assert!(data["disk"]["reads"].as_u64().unwrap() > 0 && data["disk"]["bytes_written"] == 0, "{data:#}");
+
+    assert_eq!(data["requests"], Value::Null);
+    for way in ["virtiofs", "9p"] {
+        let live = trees.iter().find(|tree| tree["destination"] == format!("/{way}")).unwrap();
+        // At least to begin, to look the file up, and to read it.
+        assert!(live["requests"].as_u64().unwrap() >= 3 && live["way"] == way && live["disk"].is_null(), "{live:#}");
+    }
 
     // Where the report cannot be written nothing is run.
     let nowhere = dir.path().join("none/report.json");

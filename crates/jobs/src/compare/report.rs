@@ -91,8 +91,10 @@ pub struct OneRun {
     pub total: f64,
     /// The command's status.
     pub status: u8,
-    /// What the guest read of its disks: requests, and bytes of files and metadata. Nothing where no tree was a disk.
-    pub disk_reads: Option<(u64, u64)>,
+    /// Requests of the guest for its trees: to read and write blocks of disks, and for anything of what is shared live.
+    pub requests: u64,
+    /// Bytes of files and metadata that the guest read of disks; nothing where no tree was a disk.
+    pub disk_bytes: Option<u64>,
     /// Whether it took much longer than the others.
     pub is_outlier: bool,
 }
@@ -100,15 +102,17 @@ pub struct OneRun {
 impl OneRun {
     pub(super) fn of(report: &RunReport, status: u8) -> OneRun {
         let disks = || report.trees.iter().filter_map(|tree| tree.disk.as_ref());
+        let of_disks: u64 = disks().map(|disk| disk.reads + disk.writes).sum();
+        let of_shares: u64 = report.trees.iter().filter_map(|tree| tree.requests).sum();
         let bytes = disks().map(|disk| disk.file_bytes_read + disk.metadata_bytes_read).sum();
-        let reads = disks().next().map(|_| (disks().map(|disk| disk.reads).sum(), bytes));
         let phases = &report.phases;
         OneRun {
             boot: phases.boot,
             command: phases.command,
             total: phases.total,
             status,
-            disk_reads: reads,
+            requests: of_disks + of_shares,
+            disk_bytes: disks().next().map(|_| bytes),
             is_outlier: false,
         }
     }
@@ -241,7 +245,8 @@ mod tests {
             command: total - 1.0,
             total: *total,
             status,
-            disk_reads: None,
+            requests: 0,
+            disk_bytes: None,
             is_outlier: false,
         };
         Measured { runs: totals.iter().map(run).collect(), ..Measured::new(way, PageCache::Warm) }

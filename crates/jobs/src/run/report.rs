@@ -257,6 +257,8 @@ pub struct TreeReport {
     pub why: Option<&'static str>,
     /// Counters of the guest's requests, if it was a disk.
     pub disk: Option<DiskReport>,
+    /// How many requests the guest made, if it was shared live.
+    pub requests: Option<u64>,
 }
 
 /// What a guest asked of a disk.

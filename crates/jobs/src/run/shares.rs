@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub(super) struct SharedTree {
     pub tag: String,
     /// Records what the guest does with it.
     pub trace: Option<TreeTrace>,
+    /// How many requests its server got.
+    pub requests: Arc<AtomicU64>,
 }
 
 impl SharedTree {
@@ -120,7 +123,7 @@ impl SharedTree {
         let loss = self.loss(failure);
         // The client is the guest's kernel, which connects only when it has booted.
         let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
-        let server = NinepServer::new(file_system, options);
+        let server = NinepServer::new(file_system, options).count_in(Arc::clone(&self.requests));
         let confinement = among_others(&self.share)?.ends_processes();
         // The thread ends when QEMU does.
         thread::spawn(move || {
@@ -150,6 +153,7 @@ impl SharedTree {
         // Every name of ours is one.
         let tag = self.tag.parse::<Tag>().ok().filter(|_| tells_tag);
         let server = self.share.server(queues, tag, None, adapt)?.on_event(loss.on_event());
+        let server = server.count_in(Arc::clone(&self.requests));
         let confinement = among_others(&self.share)?.ends_processes();
         // The thread ends when QEMU does.
         thread::spawn(move || {

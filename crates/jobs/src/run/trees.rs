@@ -371,7 +371,16 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         owners: wanted.selection.owners.clone(),
     };
     let tag = format!("inarch-{ordinal}");
-    Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag, trace: None })
+    Ok(SharedTree {
+        share,
+        wire,
+        ordinal,
+        destination: wanted.destination,
+        overlaid,
+        tag,
+        trace: None,
+        requests: Arc::default(),
+    })
 }
 
 fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: DiskFormat, wanted: Wanted) -> Disk {

@@ -23,7 +23,7 @@ mod walk;
 mod xattrs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub struct Session<'s> {
     stopped: &'s (dyn Fn() -> bool + Sync),
     /// The number of the server's clients that have sent their version.
     served: &'s AtomicUsize,
+    /// The number of the server's requests.
+    requests: &'s AtomicU64,
     /// The number of threads, and how many of them execute nothing.
     threads: AtomicUsize,
     idle: AtomicUsize,
@@ -113,7 +115,7 @@ impl<'s> Session<'s> {
         receiver: Receiver<'s>,
         sender: &'s Sender<'s>,
         stopped: &'s (dyn Fn() -> bool + Sync),
-        served: &'s AtomicUsize,
+        (served, requests): (&'s AtomicUsize, &'s AtomicU64),
     ) -> Session<'s> {
         Session {
             export,
@@ -122,6 +124,7 @@ impl<'s> Session<'s> {
             receiver: Mutex::new(Some(receiver)),
             stopped,
             served,
+            requests,
             threads: AtomicUsize::new(1),
             idle: AtomicUsize::new(0),
             wary: AtomicU32::new(0),
@@ -229,6 +232,7 @@ impl<'s> Session<'s> {
         worker.body.resize(length, 0);
         receiver.receive(&mut worker.body)?;
         worker.header = Some(header);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let cancelled = self.tags.begin(header.tag.get());
         cancelled.map(Some).ok_or(ConnectionError::Protocol("a request has the tag of one that is not yet answered"))
     }

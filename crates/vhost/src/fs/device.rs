@@ -1,5 +1,6 @@
 //! The virtio file system device: executes FUSE messages in descriptor chains.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_fuse::{Dispatcher, Scratch};
@@ -22,6 +23,7 @@ pub struct VirtioFs {
     options: FsOptions,
     /// One for each queue, used by that queue's thread only.
     scratch: Vec<Mutex<Scratch>>,
+    requests: Arc<AtomicU64>,
 }
 
 impl VirtioFs {
@@ -29,7 +31,14 @@ impl VirtioFs {
     pub fn new(file_system: Arc<dyn FileSystem>, options: FsOptions) -> VirtioFs {
         let queues = usize::from(options.queues.max(1)) + 1;
         let scratch = (0..queues).map(|_| Mutex::default()).collect();
-        VirtioFs { dispatcher: Dispatcher::new(file_system, options.connection, queues), options, scratch }
+        let dispatcher = Dispatcher::new(file_system, options.connection, queues);
+        VirtioFs { dispatcher, options, scratch, requests: Arc::default() }
+    }
+
+    /// Adds its requests to `requests`.
+    pub(super) fn count_in(mut self, requests: Arc<AtomicU64>) -> VirtioFs {
+        self.requests = requests;
+        self
     }
 }
 
@@ -88,6 +97,7 @@ impl VirtioDevice for VirtioFs {
         if !self.options.connection.locks {
             return Ok(self.handle(queue, chain, memory));
         }
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let buffers = Buffers::gather(chain.clone(), memory);
         let Some(scratch) = self.scratch.get(usize::from(queue)).filter(|_| buffers.well_formed) else {
             let length = self.dispatcher.refuse(&buffers.readable, &buffers.writable, Errno::INVAL);
@@ -115,6 +125,7 @@ impl VirtioDevice for VirtioFs {
     }
 
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32 {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let buffers = Buffers::gather(chain, memory);
         let index = usize::from(queue);
         let length = match self.scratch.get(index) {

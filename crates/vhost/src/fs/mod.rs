@@ -10,6 +10,7 @@ mod device;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 
 use inarch_fuse::ConnectionOptions;
@@ -51,6 +52,7 @@ pub struct FsServer {
     open: Box<dyn Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync>,
     options: FsOptions,
     events: EventSink,
+    requests: Arc<AtomicU64>,
 }
 
 impl FsServer {
@@ -60,12 +62,17 @@ impl FsServer {
         open: impl Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync + 'static,
         options: FsOptions,
     ) -> FsServer {
-        FsServer { open: Box::new(open), options, events: Arc::new(|_| {}) }
+        FsServer { open: Box::new(open), options, events: Arc::new(|_| {}), requests: Arc::default() }
     }
 
     /// Calls `sink` for failures that do not end the server, from the queues' threads.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> FsServer {
         FsServer { events: Arc::new(sink), ..self }
+    }
+
+    /// Adds the requests of all front ends to `requests`.
+    pub fn count_in(self, requests: Arc<AtomicU64>) -> FsServer {
+        FsServer { requests, ..self }
     }
 
     /// Serves one connected front end, such as the other end of a socket that QEMU inherited, until it disconnects.
@@ -117,6 +124,6 @@ impl FsServer {
 
     /// A device for a new driver.
     fn connect(&self) -> Result<Arc<VirtioFs>, ServeError> {
-        Ok(Arc::new(VirtioFs::new((self.open)()?, self.options)))
+        Ok(Arc::new(VirtioFs::new((self.open)()?, self.options).count_in(Arc::clone(&self.requests))))
     }
 }
