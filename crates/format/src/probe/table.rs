@@ -60,7 +60,7 @@ impl Advice {
                 format!("is {name}, not a file system; open it, mount the file system in it, and give the directory")
             }
             Advice::Convert => {
-                format!("is {name}, which is not read here; 'qemu-img convert -O raw' makes a plain one of it")
+                format!("is {name}; 'qemu-img convert -O raw' makes the raw image of it that is needed here")
             }
             Advice::Unpack => format!("is {name}, which is not read here; unpack it, and give the directory"),
             Advice::Decompress(program) => {
