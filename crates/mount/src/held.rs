@@ -87,8 +87,7 @@ impl Held {
     pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
         // umount(2) takes what is above all else at a path. Somebody may have mounted something there since the last look.
         if !self.is_uppermost() {
-            let reason = "another mount covers it; unmount that first, then this one with umount".to_owned();
-            return Err(MountError::Unmount { path: self.point.clone(), reason });
+            return Err(MountError::Covered { path: self.point.clone(), kind: "it came just now".to_owned() });
         }
         let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
         let path = Path::new("/proc/self/fd").join(self.parent.as_raw_fd().to_string()).join(&self.name);

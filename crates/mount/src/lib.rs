@@ -110,6 +110,17 @@ pub enum MountError {
         /// Where it is mounted.
         path: PathBuf,
     },
+    /// Another mount is above it.
+    #[error(
+        "{}: cannot be unmounted: another mount covers it ({kind}); unmount that first, then this one with umount",
+        path.display()
+    )]
+    Covered {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// The type of what covers it.
+        kind: String,
+    },
     /// It cannot be unmounted.
     #[error("{}: cannot be unmounted: {reason}", path.display())]
     Unmount {
@@ -175,9 +186,7 @@ pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
     let held = loop {
         let Some(Place { point, entry, cover }) = place_of(mount) else { return Ok(Unmounted::Clean) };
         if let Some((_, cover)) = cover {
-            let kind = cover.kind;
-            let reason = format!("another mount covers it ({kind}); unmount that first, then this one with umount");
-            return Err(MountError::Unmount { path: point, reason });
+            return Err(MountError::Covered { path: point, kind: cover.kind });
         }
         match Held::new(&point, &entry) {
             Ok(held) => break held,

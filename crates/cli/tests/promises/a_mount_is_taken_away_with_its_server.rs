@@ -119,6 +119,31 @@ fn who_uses_it_is_named() {
     }
 }
 
+/// What is mounted over it stays, and once that is gone, it goes, too.
+#[test]
+fn a_killed_servers_mount_goes_when_nothing_covers_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a_killed_servers_mount_goes_when_nothing_covers_it: not root");
+        return;
+    }
+    for via in WAYS {
+        let scene = Scene::via(via);
+        let server = Server::start(scene.path(), "tree", scene.way());
+        let process = server.child.id().to_string();
+        // As another server that mounts in the moment of the kill.
+        host("mount", &["-t", "tmpfs", "above", "point"], scene.path());
+        host("kill", &["-KILL", &process], scene.path());
+        drop(server);
+        let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = scene.path().join("point").canonicalize().unwrap();
+        let count = || mounts().lines().filter(|line| line.split(' ').nth(4) == point.to_str()).count();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(count(), 2, "{}", mounts());
+        host("umount", &["point"], scene.path());
+        assert!(within(LONG, || count() == 0), "{}", mounts());
+    }
+}
+
 #[test]
 fn a_server_that_takes_its_time_is_waited_for() {
     for via in WAYS {

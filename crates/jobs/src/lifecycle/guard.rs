@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_mount::{self as mount, Loop, LoopId, Mount, MountId, Unmounted};
+use inarch_mount::{self as mount, Loop, LoopId, Mount, MountError, MountId, Unmounted};
 
 use super::LifecycleError;
 use crate::path_error::PathError;
@@ -260,9 +260,25 @@ fn unmount(mount: &MountId) -> u8 {
         Ok(Unmounted::Clean) => CLEAN,
         Ok(Unmounted::InUse) => IN_USE,
         Err(error) => {
-            // The server may be gone.
-            let _ = write!(io::stdout(), "{error}");
-            FAILED
+            let mut server = io::stdout();
+            if write!(server, "{error}").and_then(|()| server.flush()).is_ok() {
+                return FAILED;
+            }
+            // The server was killed, and will take nothing away. What covers its mount may go one day.
+            unmount_later(mount)
+        }
+    }
+}
+
+/// Takes a mount without a server away when nothing covers it any more.
+fn unmount_later(mount: &MountId) -> u8 {
+    const PAUSE: Duration = Duration::from_millis(250);
+    loop {
+        thread::sleep(PAUSE);
+        match mount::unmount_wherever(mount) {
+            Ok(_) => return CLEAN,
+            Err(MountError::Covered { .. }) => {}
+            Err(_) => return FAILED,
         }
     }
 }
