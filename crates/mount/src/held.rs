@@ -85,7 +85,7 @@ impl Held {
 
     /// Takes it away: out of the file tree alone, if `detach` is set.
     pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
-        // umount(2) takes what is above all else at a path. Somebody may have mounted something there since the last look.
+        // umount(2) takes the uppermost mount at a path, and another process may have mounted one there since the last look.
         if !self.is_uppermost() {
             return Err(MountError::Covered { path: self.point.clone(), kind: "it came just now".to_owned() });
         }
@@ -124,7 +124,7 @@ mod tests {
         assert!(Held::new(Path::new("/"), &entry).is_err());
     }
 
-    /// What is mounted over a mount that was found before stays, whoever is asked to unmount the latter.
+    /// A mount that comes above a held one stays when the held one is to be unmounted.
     #[test]
     fn what_covers_it_meanwhile_stays() {
         if !rustix::process::geteuid().is_root() {

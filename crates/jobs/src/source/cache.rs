@@ -95,7 +95,7 @@ impl CacheSource {
         opened.select(&Source::Cache(Box::new(self.clone())), selection)
     }
 
-    /// Removes what is kept here of a remote of which nothing was ever taken.
+    /// Removes the local copy of a remote's tree if it never received anything.
     fn forget_new(&self) -> Result<(), CacheError> {
         if !self.is_tree() {
             return Ok(());
