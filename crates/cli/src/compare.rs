@@ -109,7 +109,8 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!run.command.is_empty(), "say which command to compare: inarch compare CMD...");
     let (quiet, is_whole) = (run.quiet, run.source.is_whole());
     let asked = std::mem::replace(&mut run.via, vec![Way::Auto]);
-    let request = request_of(run)?;
+    // The ways are compared, whichever one the project fixes.
+    let request = request_of(run, &["via"])?;
     let ways = ways(asked, &request.root, is_whole)?;
     let chart = svg.as_deref().map(WholeFile::create).transpose()?;
     let events = Events::new(move |event| {
@@ -140,7 +141,7 @@ fn ways(asked: Vec<Way>, root: &Root, is_whole: bool) -> anyhow::Result<Vec<Way>
     let formats = DiskFormat::ALL.map(Way::Disk);
     let is_asked = asked != [Way::Auto];
     let mut ways: Vec<Way> = match is_asked {
-        true => asked,
+        true => without_repeats(asked),
         false => formats.into_iter().chain([Way::Virtiofs, Way::Ninep, Way::Tar]).collect(),
     };
     anyhow::ensure!(!ways.contains(&Way::Auto), "--via: 'auto' is one of the others; name those to compare");
@@ -152,12 +153,16 @@ fn ways(asked: Vec<Way>, root: &Root, is_whole: bool) -> anyhow::Result<Vec<Way>
         is_whole || !ways.iter().any(|way| way.is_live()),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
-    let mut seen = Vec::new();
-    ways.retain(|way| {
-        !seen.contains(way) && {
-            seen.push(*way);
-            true
-        }
-    });
     Ok(ways)
+}
+
+/// Each of them once, in their order.
+fn without_repeats(all: Vec<Way>) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for way in all {
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    ways
 }

@@ -38,8 +38,8 @@ pub struct CompletionsArguments {
     pub shell: String,
 }
 
-/// For bash. Bash inserts what is offered as it is, so it gets nothing that the shell would read otherwise; where there is nothing else, it
-/// completes names of files by itself, and quotes them. The words are cut at blanks, as a shell's variable would have them cut at `=` and `:`.
+/// For bash. Bash inserts a candidate without quotes, so it gets only words that the shell takes as they are. Where there are none, bash
+/// completes file names by itself, and quotes them. Bash cuts its `COMP_WORDS` at `=` and `:`, so the script cuts the line itself, at blanks.
 const BASH: &str = r#"_inarch() {
     local line=${COMP_LINE:0:COMP_POINT} words current
     read -ra words <<< "$line"

@@ -33,7 +33,7 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
-    let request = RunRequest { keep, trace, ..request_of(arguments)? };
+    let request = RunRequest { keep, trace, ..request_of(arguments, &[])? };
     if dry_run {
         let events = Events::new(move |event| telling.tell(event));
         answer(run::dry_run(&request, &events)? + "\n")?;
@@ -61,10 +61,12 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
 }
 
-/// The request of these options and those of the project, without what happens at the run's end.
-pub fn request_of(mut arguments: RunArguments) -> anyhow::Result<RunRequest> {
+/// The request of these options and those of the project, without what happens at the run's end. The project does not set the options
+/// with the ids `own`.
+pub fn request_of(mut arguments: RunArguments, own: &[&str]) -> anyhow::Result<RunRequest> {
+    let given = project_file::given();
     if !arguments.no_project
-        && let Some(taken) = project_file::apply(&mut arguments, &project_file::given())?
+        && let Some(taken) = project_file::apply(&mut arguments, &|id: &str| own.contains(&id) || given(id))?
     {
         Telling::new(arguments.quiet, arguments.verbose).tell_project(&taken);
     }
