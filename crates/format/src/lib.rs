@@ -29,6 +29,7 @@ pub mod btrfs;
 mod cache;
 mod calendar;
 pub mod cpio;
+pub mod disk;
 pub mod erofs;
 pub mod exfat;
 pub mod ext4;

@@ -45,10 +45,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use inarch_lifecycle::Events;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::JobError;
-use crate::events::Events;
 use crate::run::{AttachedDisk, Vmm};
 use choice::Choice;
 pub use error::ApplianceError;

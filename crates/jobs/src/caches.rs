@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use inarch_block::Content;
+use inarch_cache::{
+    Cache, CacheError, CachePlace, CacheRemote, Far, Location, Rules, Scope, Snapshot, all, content_digest, has_bytes,
+    home,
+};
+use inarch_kept::same::{Side, have_same_bytes};
+use inarch_source::{Source, open, parse};
 use inarch_tree::compare::Lineage;
 use inarch_tree::select::{OwnerMap, Selection};
 use inarch_tree::{InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::cache::{
-    Cache, CacheError, CachePlace, CacheRemote, Far, Location, Rules, Scope, Snapshot, all, content_digest, has_bytes,
-    home,
-};
-use crate::kept::same::{Side, have_same_bytes};
-use crate::source::{Source, open, parse};
 pub use change::Published;
 pub(crate) use change::{Change, Newer};
 pub use prune::{Limits, OF_REGISTRIES, Pruned, prune, prune_all};
@@ -159,7 +159,7 @@ pub fn remove(place: &CachePlace) -> Result<(), JobError> {
 /// # Errors
 /// It cannot be a name.
 pub fn places(scope: &Scope, name: &str) -> Result<Vec<CachePlace>, JobError> {
-    let tools = crate::cache::tool(name);
+    let tools = inarch_cache::tool(name);
     let names = if tools.is_empty() { vec![name] } else { tools.iter().map(|tool| tool.name).collect() };
     Ok(names.into_iter().map(|name| CachePlace::of_user(scope.clone(), name)).collect::<Result<_, _>>()?)
 }
@@ -174,7 +174,7 @@ pub fn warm(place: &CachePlace, source: &Source, selection: &Selection) -> Resul
     let opened = open(source, &selection)?;
     let store = Cache::make(place)?;
     let mut base = store.snapshot()?;
-    base.generation = crate::source::of_owner(&base.generation, owner)?;
+    base.generation = inarch_source::of_owner(&base.generation, owner)?;
     let rules = Rules::of(&place.name);
     let mut pack = store.new_pack()?;
     let lineage = Unrelated { old: (&base.generation.tree, &*base.content()), new: (&opened.tree, &*opened.content) };

@@ -15,10 +15,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use inarch_lifecycle::Events;
 use rustix::fs::sync;
 
 use crate::JobError;
-use crate::events::Events;
 use crate::run::{self, Root, RunEvent, RunReport, RunRequest, Streams, TreeMount, Way};
 use inarch_vm::accel::Accel;
 

@@ -24,14 +24,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::scratch::Scratch;
+use inarch_lifecycle::state;
+use inarch_lifecycle::trust::{self, Missing, Obstacle, Owner};
 use inarch_vm::Arch;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::JobError;
-use crate::lifecycle::scratch::Scratch;
-use crate::lifecycle::state;
-use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
-use crate::path_error::PathError;
 
 /// The suite of the default kernel: the first one with all architectures.
 pub const USUAL_SUITE: &str = "trixie";

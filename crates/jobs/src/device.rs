@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inarch_block::{BLOCK_SIZE, BlockMap, Content, Device, Overlay};
+use inarch_format::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
+use inarch_kept::KeptBase;
+use inarch_kept::room::Room;
+use inarch_source::identity::identity;
+use inarch_source::{Opened, Resources, Source, open_with};
 use inarch_tree::Tree;
 use inarch_tree::scan::Report;
 use inarch_tree::select::Selection;
 use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
-use crate::disk::room::Room;
-use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
-use crate::kept::KeptBase;
-use crate::source::identity::identity;
-use crate::source::{Opened, Resources, Source, open_with};
 
 /// The properties of a disk that a guest learns before its device is made.
 pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {

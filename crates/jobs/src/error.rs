@@ -4,37 +4,37 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::path_error::PathError;
-use crate::source::Source;
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 
 /// Why a job could not be done. The text is what the user reads.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// There is no such source.
     #[error(transparent)]
-    Source(#[from] crate::source::SourceError),
+    Source(#[from] inarch_source::SourceError),
     /// The source cannot be opened.
     #[error(transparent)]
-    Open(#[from] crate::source::OpenError),
+    Open(#[from] inarch_source::OpenError),
     /// A cache cannot be used.
     #[error(transparent)]
-    Cache(Box<crate::cache::CacheError>),
+    Cache(Box<inarch_cache::CacheError>),
     /// Images of registries cannot be listed or removed.
     #[error(transparent)]
-    Images(Box<crate::cache::PullError>),
+    Images(Box<inarch_cache::PullError>),
     /// A container image cannot be pushed.
     #[error(transparent)]
     Push(#[from] crate::push::PushError),
     /// The kept run cannot be used.
     #[error(transparent)]
-    Kept(#[from] crate::kept::KeptError),
+    Kept(#[from] inarch_kept::KeptError),
     /// The job cannot be started, or what it leaves not be cleared away.
     #[error(transparent)]
-    Lifecycle(#[from] crate::lifecycle::LifecycleError),
+    Lifecycle(#[from] inarch_lifecycle::LifecycleError),
     /// A disk has no room for what the guest writes.
     #[error(transparent)]
-    Room(#[from] crate::disk::room::RoomError),
+    Room(#[from] inarch_kept::room::RoomError),
     /// The tree does not fit the format.
     #[error("{}: {error}", shown(source_path))]
     Plan {
@@ -214,14 +214,14 @@ impl JobError {
         PathError::new(path, action, error).into()
     }
 }
-impl From<crate::cache::PullError> for JobError {
-    fn from(error: crate::cache::PullError) -> JobError {
+impl From<inarch_cache::PullError> for JobError {
+    fn from(error: inarch_cache::PullError) -> JobError {
         JobError::Images(Box::new(error))
     }
 }
 
-impl From<crate::cache::CacheError> for JobError {
-    fn from(error: crate::cache::CacheError) -> JobError {
+impl From<inarch_cache::CacheError> for JobError {
+    fn from(error: inarch_cache::CacheError) -> JobError {
         JobError::Cache(Box::new(error))
     }
 }

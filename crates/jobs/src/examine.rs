@@ -9,10 +9,9 @@ pub use inarch_disk::{Above, Disk, DiskError, Kind, Part, Signature, Table, Tabl
 use inarch_format::btrfs;
 pub use inarch_format::btrfs::ListedSubvolume;
 use inarch_format::probe::{Found, container, probe};
-
-use crate::path_error::PathError;
-use crate::source::{ContainerError, DiskFile, DiskImage, ImageFormat, Keys, OpenedDisk, parse};
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{ContainerError, DiskFile, DiskImage, ImageFormat, Keys, OpenedDisk, parse};
 
 /// Why a disk image cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +58,7 @@ pub enum ExamineError {
     Volumes(DiskError),
     /// No thread could be confined to read it.
     #[error(transparent)]
-    Thread(#[from] crate::source::OpenError),
+    Thread(#[from] inarch_source::OpenError),
 }
 
 /// What to look at.

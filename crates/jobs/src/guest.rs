@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use inarch_confine::Parse;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{OpenError, OpenedVolume, Source};
 use inarch_tree::FileType;
 use inarch_tree::select::Selection;
 use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, resolve};
 
-use crate::path_error::PathError;
-use crate::source::{self, OpenError, OpenedVolume, Source};
-use crate::text::shown;
 pub use ask::Named;
 pub use checksum::{Algorithm, Checksum, Summed};
 pub use copy::CopyReport;
@@ -108,12 +108,12 @@ impl Guest {
     /// See [`OpenError`].
     pub fn open(source: &Source, salvage: bool) -> Result<Guest, OpenError> {
         let image = source.path().to_owned();
-        if let Some(OpenedVolume { volume, notes, .. }) = source::open_volume(source, salvage)? {
+        if let Some(OpenedVolume { volume, notes, .. }) = inarch_source::open_volume(source, salvage)? {
             let of_volume = volume.notes();
             let (notes, warnings) = notes.into_iter().partition(|note| of_volume.contains(note));
             return Ok(Guest { volume, image, warnings, notes });
         }
-        let opened = source::open(source, &Selection { salvage, ..Selection::default() })?;
+        let opened = inarch_source::open(source, &Selection { salvage, ..Selection::default() })?;
         let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
         Ok(Guest { volume, image, warnings: Vec::new(), notes: opened.notes })
     }
@@ -176,7 +176,7 @@ impl Guest {
     /// Finds a file by its path, in a confined thread.
     fn find_node(&self, path: &Path, last: Last) -> Result<(Node, Attributes), GuestError> {
         use std::os::unix::ffi::OsStrExt;
-        let found = source::parse(|_| {
+        let found = inarch_source::parse(|_| {
             let node = resolve(&*self.volume, path.as_os_str().as_bytes(), last)?;
             node.map(|node| Ok((node, self.volume.attributes(node)?))).transpose()
         })?;

@@ -22,18 +22,18 @@ use std::time::Instant;
 
 use inarch_block::{BLOCK_SIZE, Content, WriteError, usual_threads};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
+use inarch_lifecycle::confinement::{Confinement, Work};
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::shown;
+use inarch_source::{Opened, Source, open};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::lifecycle::confinement::{Confinement, Work};
-use crate::lifecycle::descriptors;
-use crate::source::{Opened, Source, open};
-use crate::text::shown;
 pub use error::ImageError;
-use handle::Duty;
 pub(crate) use handle::make_of;
+use handle::{Duty, DutyProgress};
 pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
 use output::Output;
 use write::Job;
@@ -123,7 +123,13 @@ fn write(request: &ImageRequest, opened: Option<Opened>, duty: &Duty) -> Result<
     let output = Output::open(&request.output, &duty.events)?;
     let threads = if request.options.threads == 0 { usual_threads() } else { request.options.threads };
     let confinement = request.source.is_foreign().then(|| Confinement::new(Work::Image));
-    let job = Job { layout: &layout, content: &*content, progress: duty, threads, confinement: confinement.as_ref() };
+    let job = Job {
+        layout: &layout,
+        content: &*content,
+        progress: &DutyProgress(duty),
+        threads,
+        confinement: confinement.as_ref(),
+    };
     duty.events.emit(ImageEvent::Stage { stage: Stage::Writing, bytes: work, files });
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {

@@ -34,32 +34,25 @@
 //! reports its progress. Servers and mounts start this program's own file again as a child that cleans up after them
 //! if they are killed. [`as_child`] does that child's work, and comes first in `main`.
 //!
-//! A module knows only those below it: `lifecycle` is what every long-running job needs, [`source`] what SRC means,
-//! `disk` what disks have in common, [`kept`] what is kept of runs; the others are the jobs. docs/ARCHITECTURE.md has
-//! the list, which `tests/rooms_know_only_those_below.rs` checks.
+//! What several jobs need are crates of their own, which this one passes on: [`source`] is what SRC means, [`cache`] the
+//! store of caches, [`kept`] what is kept of runs, `inarch_lifecycle` what every long-running job needs. A module
+//! knows only those before it in a list: docs/ARCHITECTURE.md has it, and `tests/rooms_know_only_those_below.rs` checks it.
 
 #![forbid(unsafe_code)]
 
 pub mod appliance;
-pub mod cache;
 pub mod caches;
-mod change;
 pub mod compare;
 pub mod debian;
 mod device;
-mod disk;
 pub mod doctor;
 mod error;
-mod events;
 pub mod examine;
 pub mod guest;
 pub mod image;
-pub mod kept;
-mod lifecycle;
 pub mod make_disk;
 pub mod mount;
 mod notes;
-mod path_error;
 pub mod plan;
 pub mod push;
 mod record;
@@ -68,26 +61,24 @@ pub mod run;
 pub mod serve;
 pub mod share;
 pub mod shell;
-pub mod source;
-mod text;
 pub mod trace;
 mod upper;
 
-pub use change::ChangeReport;
 pub use device::Writes;
-pub use disk::DiskFormat;
-pub use disk::room::RoomError;
 pub use error::JobError;
-pub use events::Events;
+pub use inarch_cache as cache;
 pub use inarch_confine::{close_inherited, heed_children};
-pub use lifecycle::LifecycleError;
-pub use lifecycle::confinement::Sandbox;
-pub use lifecycle::named::create_named;
-pub use lifecycle::new_file::{NewFile, WholeFile};
-pub use lifecycle::scratch::Scratch;
-pub use lifecycle::trust::Obstacle;
-pub use path_error::PathError;
-pub use text::{counted, shown};
+pub use inarch_format::disk::DiskFormat;
+pub use inarch_kept as kept;
+pub use inarch_kept::change::ChangeReport;
+pub use inarch_kept::room::RoomError;
+pub use inarch_lifecycle::confinement::Sandbox;
+pub use inarch_lifecycle::named::create_named;
+pub use inarch_lifecycle::new_file::{NewFile, WholeFile};
+pub use inarch_lifecycle::scratch::Scratch;
+pub use inarch_lifecycle::trust::Obstacle;
+pub use inarch_lifecycle::{Events, LifecycleError, PathError, counted, shown};
+pub use inarch_source as source;
 
 /// Does this process's work if a job of this program started it as a child: waits for that job's end, and cleans up
 /// after it. Returns the status to exit with; `None` if this is no such child. Call it before anything else.

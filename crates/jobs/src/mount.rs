@@ -32,23 +32,23 @@ use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, mounted, unmount};
 
 use archive::GuardedArchive;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::guard::{Guard, Guarded};
+use inarch_lifecycle::mounted::Mounted;
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 use kernel::NotByKernel;
 
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::Sandbox;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::{Guard, Guarded};
-use crate::lifecycle::mounted::Mounted;
-pub use crate::lifecycle::state::{home as state_directory, mount_log, open_log};
 use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
-use crate::source::Source;
-use crate::text::shown;
 use crate::upper::Upper;
 pub use crate::upper::{UpperError, UpperPlace};
+pub use inarch_lifecycle::state::{home as state_directory, mount_log, open_log};
 
 /// The first word of the command line of a child process that holds a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";

@@ -1,9 +1,8 @@
 //! The notes for the user when a device is no longer used.
 
 use inarch_block::{ChangedFiles, Device};
-
-use crate::source::Source;
-use crate::text::{counted, shown};
+use inarch_lifecycle::{counted, shown};
+use inarch_source::Source;
 
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use inarch_block::BLOCK_SIZE;
+use inarch_format::disk::DiskFormat;
+use inarch_source::{FileKind, Source, parse, spool_directory};
 use inarch_tree::FileType;
 use inarch_tree::scan::Report;
 use inarch_tree::select::Selection;
@@ -11,8 +13,6 @@ use vm_memory::VolatileSlice;
 
 use crate::JobError;
 use crate::device::{Recipe, Writes};
-use crate::disk::DiskFormat;
-use crate::source::{FileKind, Source, parse, spool_directory};
 
 /// What the disk of a tree would be.
 #[derive(Clone, Debug, Serialize)]

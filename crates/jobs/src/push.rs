@@ -9,20 +9,20 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
 
 use inarch_block::{ImageSource, WriteError, stream_parts};
+use inarch_cache::fetching;
 use inarch_format::oci::{Digest, Hasher, ImageConfig, machine};
 use inarch_format::{ImageOptions, Layout, Planned, format_by_name};
+use inarch_lifecycle::confinement::{Confinement, Work};
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::shown;
 use inarch_remote::Limits;
 use inarch_remote::registry::{ImageName, MOST_DOCUMENT, Pick, Registry, RegistryError, credentials};
+use inarch_source::{Opened, Source, open, spool_directory};
 use inarch_tree::select::Selection;
 use serde_json::json;
 
 use crate::JobError;
-use crate::cache::fetching;
 use crate::image::StreamParts;
-use crate::lifecycle::confinement::{Confinement, Work};
-use crate::lifecycle::descriptors;
-use crate::source::{Opened, Source, open, spool_directory};
-use crate::text::shown;
 
 /// How the layer is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use inarch_kept::Bytes;
+use inarch_lifecycle::named::create_named;
 use inarch_vfs::{Access, AccessKind, AccessSink, FileSystem, RecordLevel, Recorder, Recording};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::JobError;
-use crate::kept::Bytes;
-use crate::lifecycle::named::create_named;
 use processes::Processes;
 
 /// What to record, and where.

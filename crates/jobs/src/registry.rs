@@ -12,10 +12,10 @@ use std::sync::Arc;
 use inarch_block::{Backing, BackingFile, read_backing};
 use inarch_confine::{Parse, Parsing};
 pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{DiskPart, FileKind, Keys, Source, SourceError};
 
-use crate::path_error::PathError;
-use crate::source::{DiskPart, FileKind, Keys, Source, SourceError};
-use crate::text::shown;
 use path::{Root, Wanted};
 pub(crate) use place::{Found, Place, hives};
 
@@ -46,7 +46,7 @@ pub enum RegistryError {
     Source(#[from] Box<SourceError>),
     /// No thread could be confined to read it.
     #[error(transparent)]
-    Thread(#[from] crate::source::OpenError),
+    Thread(#[from] inarch_source::OpenError),
 }
 
 /// What to read.
@@ -142,8 +142,8 @@ fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryE
 fn parse<T: Send>(
     read: impl FnOnce(Parsing) -> T + Send,
     meanwhile: impl FnOnce(),
-) -> Result<T, crate::source::OpenError> {
-    Parse::new().run(read, meanwhile).map_err(crate::source::OpenError::NoThread)
+) -> Result<T, inarch_source::OpenError> {
+    Parse::new().run(read, meanwhile).map_err(inarch_source::OpenError::NoThread)
 }
 
 fn open(path: &Path) -> Result<Arc<dyn Backing>, RegistryError> {

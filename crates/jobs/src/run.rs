@@ -46,6 +46,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::shown;
 use inarch_tree::scan::Reason;
 use inarch_vfs::RecordLevel;
 use inarch_vm::accel::{Accel, Decision};
@@ -57,9 +60,6 @@ pub use inarch_vm::session::{SignalSource, Streams};
 use inarch_vm::uml;
 
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::descriptors;
-use crate::text::shown;
 pub use asked_caches::AskedCaches;
 use attached::OpenDisk;
 pub use attached::{AttachError, AttachedDisk};

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, Refused, Submounts};
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
-use crate::source::Source;
-use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.

@@ -20,15 +20,15 @@ mod mounts;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{ContainerError, DiskFile, DiskImage, ImageFormat, OpenError};
 use inarch_volume::VolumeError;
 
 use crate::appliance::{ApplianceError, Isolation};
 use crate::examine::ExamineError;
 use crate::guest::{Guest, GuestError};
 use crate::make_disk::MakeError;
-use crate::path_error::PathError;
-use crate::source::{ContainerError, DiskFile, DiskImage, ImageFormat, OpenError};
-use crate::text::shown;
 pub use changes::Links;
 pub use drives::{Block, Place};
 use drives::{Drive, View};

@@ -33,6 +33,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_lifecycle::shown;
+
 pub use capture::{Capture, Captured, NewCapture, Stream, Streams, is_joint};
 pub use compare::{Mismatch, MismatchKind};
 pub use depfile::depfile;
@@ -53,10 +58,6 @@ pub use touched::{Input, Output, Touched, Use};
 pub use verify::{Again, Different, Ended, Verification};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};
 
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::Sandbox;
-use crate::path_error::PathError;
-use crate::text::shown;
 use crate::upper::UpperError;
 
 /// What to trace.

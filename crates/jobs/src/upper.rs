@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io, thread};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::guard::Guard;
+use inarch_lifecycle::named::open_directory;
+use inarch_lifecycle::shown;
 use inarch_mount::Detached;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
@@ -20,10 +24,6 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::lifecycle::guard::Guard;
-use crate::lifecycle::named::open_directory;
-use crate::path_error::PathError;
-use crate::text::shown;
 pub use error::UpperError;
 
 /// What a kept layer belongs to, for it shows nonsense over anything else.

@@ -1,5 +1,6 @@
 //! Chooses what an appliance is: a process, or a virtual machine.
 
+use inarch_source::ImageFormat;
 use inarch_vm::AccelChoice;
 use inarch_vm::uml;
 
@@ -7,7 +8,6 @@ use super::inside::driver;
 use super::wire::Attach;
 use super::{ApplianceRequest, Isolation};
 use crate::run::{Vmm, guest};
-use crate::source::ImageFormat;
 
 /// What the appliance's machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_what_is_chosen() {
-        let request = ApplianceRequest::new("image".into(), crate::source::Which::Auto);
+        let request = ApplianceRequest::new("image".into(), inarch_source::Which::Auto);
         let attach = volumes(&[Some("ext4")]);
         let choice = |isolation, format| {
             let request = ApplianceRequest { isolation, ..request.clone() };
             choose(&request, format, &attach)
         };
-        let qcow2 = ImageFormat::Container(crate::source::Container::Qcow2);
+        let qcow2 = ImageFormat::Container(inarch_source::Container::Qcow2);
         assert_eq!(choice(Isolation::Vm, ImageFormat::Raw).vmm, Vmm::Qemu);
         assert_eq!(choice(Isolation::Process, qcow2).vmm, Vmm::Uml);
         assert_eq!(choice(Isolation::Auto, qcow2), Choice { vmm: Vmm::Qemu, is_open: false, raid: false });

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{OpenDiskError, OpenError};
+
 use crate::JobError;
-use crate::path_error::PathError;
 use crate::run::AttachError;
-use crate::source::{OpenDiskError, OpenError};
-use crate::text::shown;
 
 /// Why an appliance cannot do what is asked of it.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inarch_format::disk::DiskFormat;
+use inarch_lifecycle::Events;
+use inarch_source::Source;
 use inarch_tree::select::{Filter, PathList, Selection};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Serialize;
@@ -20,11 +23,8 @@ use super::choice::Choice;
 use super::wire::{self, Kind};
 use super::{ARGUMENT, ApplianceError, ApplianceEvent, ApplianceRequest, error};
 use crate::JobError;
-use crate::disk::DiskFormat;
-use crate::events::Events;
 use crate::run::{self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way};
 use crate::share::{Changes, Refused};
-use crate::source::Source;
 
 /// The directories of the host's root that an appliance has: those of programs, drivers and settings.
 const OF_THE_HOST: [&str; 10] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "nix", "gnu"];

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fmt, io};
 
+use inarch_lifecycle::PathError;
+use inarch_source::{DiskPart, Which, split};
 use inarch_vm::accel::AccelChoice;
 
 use super::{ApplianceError, Timeline};
-use crate::path_error::PathError;
 use crate::run::{AttachedDisk, RunEvent};
-use crate::source::{DiskPart, Which, split};
 
 /// What is done with the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

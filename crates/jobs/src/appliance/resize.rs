@@ -3,12 +3,12 @@
 use std::io;
 
 use inarch_disk::{Disk, TableKind};
+use inarch_lifecycle::Events;
+use inarch_lifecycle::PathError;
+use inarch_source::ImageFormat;
 
 use super::wire::{Ask, AttachedVolume, Device, Grown};
 use super::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceReport, ApplianceRequest, volumes};
-use crate::events::Events;
-use crate::path_error::PathError;
-use crate::source::ImageFormat;
 
 /// Partitions end at multiples of this.
 const ALIGNMENT: u64 = 1 << 20;

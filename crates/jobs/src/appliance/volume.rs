@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use inarch_block::{Backing, Cursor};
+use inarch_lifecycle::Events;
 use inarch_tree::{Extent, FileType, Timestamp, Xattr};
 use inarch_volume::{Attributes, Item, Listed, Loss, Node, Statistics, Volume, VolumeError};
 
 use super::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes, volumes};
-use crate::events::Events;
 use crate::guest::Guest;
 
 /// File systems that Linux mounts and Inarch has no reader of, by the names of their signatures.

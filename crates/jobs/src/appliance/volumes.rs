@@ -7,11 +7,11 @@ use inarch_confine::Parsing;
 use inarch_disk::guest::{NotFound, Place, Places, places};
 use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
 use inarch_format::Damage;
+use inarch_source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
 
 use super::ApplianceError;
 use super::wire::{Array, Attach, AttachedVolume, Device};
 use crate::run::AttachedDisk;
-use crate::source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
 
 /// What is on the image, and what of it is meant.
 #[derive(Debug)]

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use inarch_block::Content;
+use inarch_cache::{Cache, CacheError, Digest, Generation, Lists, NewPack, Next, Rules, Snapshot, has_bytes};
+use inarch_kept::now;
+use inarch_source::of_owner;
 use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, differences_but_deep};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place, merge};
 use inarch_tree::{FileType, InodeId, Tree};
-
-use crate::cache::{Cache, CacheError, Digest, Generation, Lists, NewPack, Next, Rules, Snapshot, has_bytes};
-use crate::kept::now;
-use crate::source::of_owner;
 
 /// A directory that the file system itself makes.
 const LOST_AND_FOUND: &[u8] = b"lost+found";

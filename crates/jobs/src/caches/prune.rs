@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use inarch_cache::{Cache, CacheError, CachePlace, prune_images};
 use serde::Serialize;
 
 use super::disk_bytes;
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace, prune_images};
 
 /// Which caches go.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inarch_cache::{Cache, CacheError, CachePlace, Rules};
 use inarch_confine::Parse;
+use inarch_format::disk::DiskFormat;
+use inarch_kept::{GuestDisk, Layered, WrittenDisk};
+use inarch_source::{CacheSource, Source};
 use inarch_tree::select::Selection;
 
 use super::{Change, Newer, Published};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, CachePlace, Rules};
 use crate::device::{Recipe, Writes};
-use crate::disk::DiskFormat;
-use crate::kept::{GuestDisk, Layered, WrittenDisk};
-use crate::source::{CacheSource, Source};
 
 /// Publishes what is in an overlay that a server of the cache's disk left (`inarch serve blk cache:NAME --overlay FILE`), as a run does with its own. The
 /// overlay stays as it is.

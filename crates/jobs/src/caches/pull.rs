@@ -1,12 +1,12 @@
 //! [`pull`]: takes the current generation of a remote into a cache. Names and digests come at once, the bytes of files when they are read.
 
+use inarch_cache::{Adopted, Cache, CacheError, Far, Generation, Rules, Snapshot, Synced, adopt, make_packs};
+use inarch_kept::now;
+use inarch_source::of_owner;
 use inarch_tree::InodeId;
 use inarch_tree::compare::Lineage;
 
 use super::{Change, Newer};
-use crate::cache::{Adopted, Cache, CacheError, Far, Generation, Rules, Snapshot, Synced, adopt, make_packs};
-use crate::kept::now;
-use crate::source::of_owner;
 
 /// Two generations whose files have digests.
 pub(super) struct ByDigest<'a> {

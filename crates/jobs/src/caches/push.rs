@@ -10,17 +10,17 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use inarch_block::{BLOCK_SIZE, Content, read_content};
+use inarch_cache::{
+    Body, CHUNK, Cache, CacheError, Digest, Far, Generation, Lists, MOST_PACKS, Next, Rules, Synced, empty, has_bytes,
+    of_part, with_names,
+};
 use inarch_confine::Parse;
+use inarch_kept::now;
+use inarch_source::of_owner;
 use inarch_tree::{InodeId, Tree};
 
 use super::pull::ByDigest;
 use super::{Change, Newer, Published};
-use crate::cache::{
-    Body, CHUNK, Cache, CacheError, Digest, Far, Generation, Lists, MOST_PACKS, Next, Rules, Synced, empty, has_bytes,
-    of_part, with_names,
-};
-use crate::kept::now;
-use crate::source::of_owner;
 
 /// How often a push begins again because another machine has pushed.
 const ATTEMPTS: u32 = 10;
@@ -297,12 +297,13 @@ impl<'a> PackBytes<'a> {
         self.end += piece.len() as u64;
         let is_last = self.end == file.at + file.size;
         if is_last && file.size > CHUNK {
-            is_right = crate::cache::is_of(&self.list, file.size, &file.digest);
+            is_right = inarch_cache::is_of(&self.list, file.size, &file.digest);
             self.lists.insert(file.digest, std::mem::take(&mut self.list).into());
         }
         if !is_right {
             let path = String::from_utf8_lossy(&self.local.tree.path(file.id)).into_owned();
-            let text = format!("{}: its bytes are not those that were published", crate::text::shown(path.as_ref()));
+            let text =
+                format!("{}: its bytes are not those that were published", inarch_lifecycle::shown(path.as_ref()));
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
         }
         if is_last {

@@ -1,9 +1,9 @@
 //! [`verify`]: reads every file of a cache, and compares its digest.
 
+use inarch_cache::{Cache, CachePlace, content_digest, has_bytes, without_absent};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::cache::{Cache, CachePlace, content_digest, has_bytes, without_absent};
 
 /// What was found in a cache.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
+use inarch_lifecycle::shown;
 use serde::Serialize;
 
 use super::Machine;
 use crate::run::{RunReport, Way};
-use crate::text::shown;
 
 /// A run that takes more than this many times the median is an outlier.
 const OUTLIER: f64 = 1.25;
@@ -237,7 +237,7 @@ fn best(results: &[Measured], page_cache: PageCache) -> Option<Best> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::DiskFormat;
+    use inarch_format::disk::DiskFormat;
 
     fn measured(way: Way, totals: &[f64], status: u8) -> Measured {
         let run = |total: &f64| OneRun {

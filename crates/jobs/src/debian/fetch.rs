@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::scratch::Scratch;
 use inarch_vm::Arch;
 
 use super::DebianError;
-use crate::lifecycle::scratch::Scratch;
-use crate::path_error::PathError;
 
 /// The keys with which Debian's archive is signed.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

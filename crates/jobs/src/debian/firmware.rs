@@ -10,13 +10,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::trust::Missing;
 use inarch_vm::Arch;
 use inarch_vm::qemu::{Qemu, Version};
 
 use super::fetch::{Apt, unpack};
 use super::{DebianError, DebianEvent, USUAL_SUITE, once, place, place_with};
-use crate::events::Events;
-use crate::lifecycle::trust::Missing;
 
 /// The first version of QEMU that brings a firmware without the fault.
 const GOOD_QEMU: Version = Version { major: 8, minor: 1 };

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::trust::Missing;
 use inarch_vm::Arch;
 
 use super::fetch::{Apt, unpack};
 use super::{Debian, DebianError, DebianEvent, once, place_with};
-use crate::events::Events;
-use crate::lifecycle::trust::Missing;
-use crate::path_error::PathError;
 
 const BY_HAND: &str = "give a kernel with --kernel FILE, and its modules with --modules DIR";
 

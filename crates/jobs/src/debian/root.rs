@@ -4,17 +4,17 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::new_file::NewFile;
+use inarch_lifecycle::trust::Missing;
+use inarch_source::Source;
 use inarch_vm::Arch;
 
 use super::fetch::Apt;
 use super::{Debian, DebianError, DebianEvent, once, place_with, stage};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::new_file::NewFile;
-use crate::lifecycle::trust::Missing;
-use crate::path_error::PathError;
 use crate::run::{Outcome, Root, RunRequest, Streams, start};
-use crate::source::Source;
 
 const BY_HAND: &str =
     "give a root with --root: a directory, an archive or an image (debootstrap and mmdebstrap make some)";

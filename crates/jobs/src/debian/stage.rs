@@ -7,9 +7,10 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use inarch_lifecycle::PathError;
+
 use super::DebianError;
 use super::member::{BLOCK, Member, each, pad};
-use crate::path_error::PathError;
 
 /// Where dpkg has its files, below the root.
 const ADMIN: &str = "var/lib/dpkg";

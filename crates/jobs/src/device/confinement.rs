@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_source::Source;
+
 use super::{Recipe, Writes};
 use crate::JobError;
-use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::path_error::PathError;
-use crate::source::Source;
 
 /// For a thread that makes a disk, and ends with that.
 ///

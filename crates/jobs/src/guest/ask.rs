@@ -11,7 +11,6 @@ use vm_memory::VolatileSlice;
 use super::copy::PIECE;
 use super::list::{Entry, entry};
 use super::{Guest, GuestError};
-use crate::source;
 
 /// A name in a directory, and the type that the directory says it has.
 pub type Named = (Vec<u8>, Option<FileType>);
@@ -23,7 +22,7 @@ impl Guest {
     /// It is damaged, or cannot be read.
     pub fn look(&self, path: &Path, last: Last) -> Result<Option<Entry>, GuestError> {
         let name = path.as_os_str().as_bytes();
-        let found = source::parse(|_| {
+        let found = inarch_source::parse(|_| {
             let node = resolve(&*self.volume, name, last)?;
             node.map(|node| entry(&*self.volume, node, name.to_vec())).transpose()
         })?;
@@ -36,7 +35,7 @@ impl Guest {
     /// There is no such file, or it is damaged.
     pub fn attributes(&self, path: &Path, last: Last) -> Result<Entry, GuestError> {
         let (node, _) = self.find_node(path, last)?;
-        let entry = source::parse(|_| {
+        let entry = inarch_source::parse(|_| {
             let mut entry = entry(&*self.volume, node, path.as_os_str().as_bytes().to_vec())?;
             entry.xattrs = self.volume.xattrs(node, &mut |_| {})?;
             Ok(entry)
@@ -49,7 +48,7 @@ impl Guest {
     /// # Errors
     /// There is no such file, or it is damaged.
     pub fn canonical(&self, path: &Path) -> Result<PathBuf, GuestError> {
-        let found = source::parse(|_| canonical(&*self.volume, path.as_os_str().as_bytes()))?;
+        let found = inarch_source::parse(|_| canonical(&*self.volume, path.as_os_str().as_bytes()))?;
         let absent = || GuestError::Absent { image: self.image.clone(), path: path.to_owned() };
         let found = found.map_err(self.fail(path))?.ok_or_else(absent)?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(found)))
@@ -61,7 +60,7 @@ impl Guest {
     /// There is no such directory, or it is damaged.
     pub fn names(&self, path: &Path, most: usize) -> Result<Vec<Named>, GuestError> {
         let (node, _) = self.find_node(path, Last::Followed)?;
-        let names = source::parse(|_| {
+        let names = inarch_source::parse(|_| {
             let mut names = Vec::new();
             self.volume.list(node, 0, &mut |item| {
                 if let Item::Entry(entry) = item {
@@ -85,7 +84,7 @@ impl Guest {
             return Err(self.wrong_type(path, "it is no regular file"));
         }
         let count = count.min(attributes.size.saturating_sub(offset));
-        source::parse(|_| bytes_at(&*self.volume, node, offset, count))?.map_err(self.fail(path))
+        inarch_source::parse(|_| bytes_at(&*self.volume, node, offset, count))?.map_err(self.fail(path))
     }
 
     /// Whether two regular files have the same content.
@@ -102,7 +101,7 @@ impl Guest {
             return Ok(size == other_size);
         }
         let volume = &*self.volume;
-        let equal = source::parse(|_| {
+        let equal = inarch_source::parse(|_| {
             let mut at = 0;
             while at < size {
                 let count = PIECE.min(size - at);

@@ -13,6 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use inarch_block::Cursor;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::scratch::Scratch;
 use inarch_tree::{FileType, Timestamp};
 use inarch_volume::{Last, Node, Volume, VolumeError, join_data};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -21,8 +23,6 @@ use vm_memory::VolatileSlice;
 
 use super::list::{Entry, children, entry, named};
 use super::{Guest, GuestError};
-use crate::lifecycle::scratch::Scratch;
-use crate::path_error::PathError;
 
 /// The most bytes that are sent at once.
 pub(super) const PIECE: u64 = 1 << 20;

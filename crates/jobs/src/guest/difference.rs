@@ -10,15 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use inarch_confine::Parse;
+use inarch_kept::change::ChangeReport;
+use inarch_kept::same::{Side, have_same_bytes};
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{OpenError, Opened, Source};
 use inarch_tree::compare::{Aspects, ChangeKind, Lineage, TooDeep, changes, differences};
 use inarch_tree::select::Selection;
 use inarch_tree::{InodeId, Tree};
-
-use crate::change::ChangeReport;
-use crate::kept::same::{Side, have_same_bytes};
-use crate::path_error::PathError;
-use crate::source::{self, OpenError, Opened, Source};
-use crate::text::shown;
 
 /// Why two sources cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +64,8 @@ pub struct Differences {
 /// See [`DifferenceError`].
 pub fn diff(request: &DifferenceRequest) -> Result<Differences, DifferenceError> {
     let selection = Selection { salvage: request.salvage, ..Selection::default() };
-    let old = source::open(&request.old, &selection)?;
-    let new = source::open(&request.new, &selection)?;
+    let old = inarch_source::open(&request.old, &selection)?;
+    let new = inarch_source::open(&request.new, &selection)?;
     let mut parse = Parse::new();
     // The files of a directory are opened when they are read.
     for source in [&request.old, &request.new] {

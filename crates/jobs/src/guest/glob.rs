@@ -9,7 +9,6 @@ use inarch_volume::{Last, Volume, VolumeError, resolve};
 
 use super::list::children;
 use super::{Guest, GuestError};
-use crate::source;
 
 /// The most paths that a pattern may match.
 const MOST: usize = 1 << 20;
@@ -31,7 +30,7 @@ impl Guest {
     pub fn glob(&self, pattern: &Path, mark: bool) -> Result<Vec<Vec<u8>>, GuestError> {
         let parts = parts(pattern.as_os_str().as_bytes());
         let Some(parts) = parts else { return Err(self.wrong_type(pattern, "it is no pattern")) };
-        source::parse(|_| matching(&*self.volume, &parts, mark))?.map_err(self.fail(pattern))
+        inarch_source::parse(|_| matching(&*self.volume, &parts, mark))?.map_err(self.fail(pattern))
     }
 }
 

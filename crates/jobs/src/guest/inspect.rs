@@ -4,9 +4,9 @@ use inarch_confine::Parsing;
 use inarch_disk::guest::{self, Mount, System};
 use inarch_disk::{DiskVolume, Signature};
 use inarch_format::Damage;
+use inarch_source::{OpenError, Source};
 
 use super::windows::{Drive, windows};
-use crate::source::{self, OpenError, Source};
 
 /// An operating system on a disk.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Inspection {
 /// # Errors
 /// The image cannot be opened, or a volume of it that should be a root cannot be read.
 pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
-    source::with_volumes(source, |parsing, volumes, named| systems(parsing, volumes, named))
+    inarch_source::with_volumes(source, |parsing, volumes, named| systems(parsing, volumes, named))
 }
 
 /// Every operating system on volumes that are `named`.
@@ -40,7 +40,7 @@ pub(crate) fn systems(
     let mut found = Vec::new();
     for place in volumes.iter().filter(|place| named(place)) {
         // What cannot be opened is no root that can be looked at; `df` says why.
-        let Ok(Some(files)) = source::file_system(parsing, place, Damage::Salvaged) else { continue };
+        let Ok(Some(files)) = inarch_source::file_system(parsing, place, Damage::Salvaged) else { continue };
         let Some(files) = guest::root_of(&files) else { continue };
         let mapped = guest::mapped(&*files);
         let on_disk = |mount: Mount| {

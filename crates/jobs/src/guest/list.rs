@@ -37,7 +37,7 @@ impl Guest {
     pub fn stat(&self, path: &Path) -> Result<Entry, GuestError> {
         use std::os::unix::ffi::OsStrExt;
         let (node, _) = self.find_node(path, Last::Taken)?;
-        let entry = crate::source::parse(|_| {
+        let entry = inarch_source::parse(|_| {
             let mut entry = entry(&*self.volume, node, path.as_os_str().as_bytes().to_vec())?;
             // What cannot be read of them is left out; the file itself is there.
             entry.xattrs = self.volume.xattrs(node, &mut |_| {})?;
@@ -171,7 +171,7 @@ fn reversed(mut children: Vec<Child>) -> Vec<Child> {
 pub(super) fn named(path: &[u8], what: &str) -> String {
     use std::os::unix::ffi::OsStringExt;
     let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
-    format!("{}: {what}", crate::text::shown(&path))
+    format!("{}: {what}", inarch_lifecycle::shown(&path))
 }
 
 pub(super) fn entry(volume: &dyn Volume, node: Node, path: Vec<u8>) -> Result<Entry, VolumeError> {

@@ -2,9 +2,8 @@
 
 use inarch_disk::DiskVolume;
 use inarch_format::Damage;
+use inarch_source::{OpenError, Source};
 use inarch_volume::Statistics;
-
-use crate::source::{self, OpenError, Source};
 
 /// How full a file system is.
 #[derive(Clone, Debug)]
@@ -33,9 +32,9 @@ pub fn usage(source: &Source) -> Result<Vec<Usage>, OpenError> {
         label: volume.content().and_then(|content| content.label.clone()),
         numbers,
     };
-    source::with_volumes(source, |parsing, volumes, named| {
+    inarch_source::with_volumes(source, |parsing, volumes, named| {
         let usage = |volume: &DiskVolume| {
-            let opened = source::file_system(parsing, volume, Damage::Salvaged).transpose();
+            let opened = inarch_source::file_system(parsing, volume, Damage::Salvaged).transpose();
             of(volume, opened.map(|opened| opened.map(|volume| volume.statistics()).map_err(|error| error.to_string())))
         };
         volumes.iter().filter(|volume| named(volume)).map(usage).collect()

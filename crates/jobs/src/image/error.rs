@@ -4,9 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use inarch_block::{ChangeReason, WriteError};
-
-use crate::source::Source;
-use crate::text::shown;
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 
 /// Why an image cannot be made.
 #[derive(Debug, thiserror::Error)]

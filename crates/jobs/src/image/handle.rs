@@ -1,13 +1,13 @@
 //! A started image, in threads of its own; its starter waits for it or stops it.
 
 use inarch_block::Progress;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::running::{self, Running};
 use inarch_server::StopHandle;
+use inarch_source::Opened;
 
 use super::{ImageReport, ImageRequest, write};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::running::{self, Running};
-use crate::source::Opened;
 
 /// Something that happened while an image was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,15 @@ pub enum Stage {
 pub(super) type Duty = running::Duty<(), ImageEvent>;
 
 /// Reports progress, and checks whether to stop.
-impl Progress for Duty {
+pub(super) struct DutyProgress<'a>(pub &'a Duty);
+
+impl Progress for DutyProgress<'_> {
     fn advance(&self, bytes: u64, files: u64) {
-        self.events.emit(ImageEvent::Advanced { bytes, files });
+        self.0.events.emit(ImageEvent::Advanced { bytes, files });
     }
 
     fn cancelled(&self) -> bool {
-        self.stop.is_stopped()
+        self.0.stop.is_stopped()
     }
 }
 

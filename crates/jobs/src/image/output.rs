@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::new_file::NewFile;
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, seek};
 
 use super::ImageEvent;
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::new_file::NewFile;
 
 /// The output of an image.
 pub(super) enum Output {

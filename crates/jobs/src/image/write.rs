@@ -9,9 +9,9 @@ use inarch_block::{
     WriteError, Written, stream_parts, write_parts,
 };
 use inarch_format::{Layout, Pack, Piece, Stream};
+use inarch_lifecycle::confinement::Confinement;
 
 use super::output::Output;
-use crate::lifecycle::confinement::Confinement;
 
 /// A layout, and what is needed to write it.
 pub(super) struct Job<'a> {

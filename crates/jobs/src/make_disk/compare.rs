@@ -4,11 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use inarch_lifecycle::scratch::Scratch;
+
 use super::MakeError;
 use super::format::space;
 use super::mkfs::{self, Ended, Limits};
 use super::tools::{MAKERS, Maker, Wish};
-use crate::lifecycle::scratch::Scratch;
 
 /// What to compare.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use inarch_disk::new_qcow2;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::new_file::NewFile;
 use rustix::io::Errno;
 
 use super::MakeError;
-use crate::lifecycle::new_file::NewFile;
-use crate::path_error::PathError;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use inarch_disk::DiskError;
 use inarch_disk::table::TableError;
-
-use crate::path_error::PathError;
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
 
 /// Why a disk cannot be made, partitioned or formatted.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +109,7 @@ pub enum MakeError {
     },
     /// No thread could be confined to read the image.
     #[error(transparent)]
-    Thread(#[from] crate::source::OpenError),
+    Thread(#[from] inarch_source::OpenError),
     /// The tree cannot be written as a file system.
     #[error(transparent)]
     Image(#[from] Box<crate::JobError>),

@@ -15,6 +15,10 @@ use std::sync::Arc;
 use inarch_block::{Backing, BackingFile};
 use inarch_disk::Space;
 use inarch_format::ImageOptions;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::scratch::Scratch;
+use inarch_source::{Source, parse};
 use inarch_tree::select::Selection;
 
 use super::MakeError;
@@ -22,11 +26,7 @@ use super::image::{RawImage, random_uuid, told};
 use super::mkfs::{self, Ended, Limits};
 use super::moved::{Extent, copy_extent, each_extent};
 use super::tools::{Maker, Wish};
-use crate::events::Events;
 use crate::image::{ImageReport, ImageRequest, make};
-use crate::lifecycle::scratch::Scratch;
-use crate::path_error::PathError;
-use crate::source::{Source, parse};
 
 /// The bytes of a volume that come last: all signatures at a volume's start are in them.
 const FRONT: u64 = 1 << 20;

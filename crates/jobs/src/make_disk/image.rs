@@ -9,13 +9,13 @@ use std::sync::Arc;
 use inarch_block::{Backing, BackingFile};
 use inarch_disk::{Disk, Signature};
 use inarch_format::probe::{Found, container, probe};
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{in_use, parse};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
 use super::MakeError;
-use crate::path_error::PathError;
-use crate::source::{in_use, parse};
-use crate::text::shown;
 
 /// Bytes in which content of an unknown kind is looked for.
 const LOOKED_AT: u64 = 1 << 20;

@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::scratch::Scratch;
+
 use super::MakeError;
 use super::tools::{Maker, Wish};
-use crate::lifecycle::scratch::Scratch;
-use crate::path_error::PathError;
 
 /// The most bytes of what a tool says that are read.
 const MOST_SAID: u64 = 64 << 10;
@@ -103,5 +104,5 @@ fn failure(said: &Path) -> String {
             .any(|word| line.contains(word))
     };
     let line = lines.iter().find(names_error).or(lines.last()).copied().unwrap_or_default();
-    crate::text::shown(Path::new(line.trim_end_matches('.')))
+    inarch_lifecycle::shown(Path::new(line.trim_end_matches('.')))
 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use inarch_disk::TableKind;
 use inarch_disk::table::{self, ALIGNMENT, Placed, Wanted};
+use inarch_lifecycle::PathError;
 
 use super::MakeError;
 use super::image::{RawImage, told};
-use crate::path_error::PathError;
 
 /// The most bytes that an MBR can address: 2^32 sectors.
 const MBR_REACH: u64 = 2 << 40;

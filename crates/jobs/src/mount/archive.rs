@@ -6,7 +6,7 @@
 //! 3. Two loop devices show the metadata and the archive, and an EROFS is mounted from them.
 //! 4. When the kernel asks for the lease back, the archive's loop device lets the archive go: from then on, what was not read before is
 //!    an I/O error. Then the lease is released, and an event names the archive. So no read gives the new bytes.
-//! 5. When this process ends, in whichever way, its guard ([`crate::lifecycle::guard`]) has the loop device let the archive go, which
+//! 5. When this process ends, in whichever way, its guard ([`inarch_lifecycle::guard`]) has the loop device let the archive go, which
 //!    ends the lease. A mount in use goes on without the archive. If the guard was killed, this process does the same.
 
 use std::fs::File;
@@ -17,17 +17,17 @@ use std::sync::Arc;
 
 use inarch_block::Lent;
 use inarch_format::erofs::metadata_beside;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::shown;
 use inarch_mount::{Detached, Lease, Loop, LoopId};
 use inarch_server::StopHandle;
+use inarch_source::{Opened, Resources, Source};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
 
 use super::{MountEvent, MountRequest, MountWrites};
 use crate::JobError;
-use crate::events::Events;
-use crate::source::{self, Opened, Resources, Source};
-use crate::text::shown;
 use crate::upper::UpperPlace;
 
 /// The limit of the metadata in memory: bytes for any tree, and more bytes for each of its entries. That is several times what an
@@ -46,7 +46,7 @@ pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
     let stamp = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
     let resources = Resources { stamp, ..Resources::default() };
     let selection = Selection { salvage: request.salvage, ..Selection::default() };
-    Ok(Some(source::open_with(&request.source, &selection, &resources)?))
+    Ok(Some(inarch_source::open_with(&request.source, &selection, &resources)?))
 }
 
 /// A leased archive, and the loop device through which the kernel reads it.

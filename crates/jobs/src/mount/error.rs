@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::text::shown;
+use inarch_lifecycle::shown;
 
 /// Why a tree cannot be mounted as requested.
 #[derive(Debug, thiserror::Error)]

@@ -4,22 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
+use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_lifecycle::guard::{Guard, Guarded};
+use inarch_lifecycle::mounted::Mounted;
+use inarch_lifecycle::shown;
 use inarch_mount::DEVICE;
+use inarch_source::identity::{files_identity, image_identity};
+use inarch_source::{Opened, OpenedVolume, Source};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, VolumeFiles};
 
 use super::archive;
 use super::handle::{Duty, MountEvent};
 use super::{By, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::lifecycle::guard::{Guard, Guarded};
-use crate::lifecycle::mounted::Mounted;
 use crate::record::NewRecord;
 use crate::share::with_owners;
-use crate::source::identity::{files_identity, image_identity};
-use crate::source::{self, Opened, OpenedVolume, Source};
-use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// The smallest file, in bytes, that is read by passthrough. To give a file to the kernel and to take it back are two system calls,
@@ -129,7 +129,7 @@ impl Lower {
     fn open(request: &MountRequest, opened: Option<Opened>, events: &Events<MountEvent>) -> Result<Lower, JobError> {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let path = request.source.path();
-        if let Some(opened) = source::open_volume(&request.source, request.salvage)? {
+        if let Some(opened) = inarch_source::open_volume(&request.source, request.salvage)? {
             return Ok(Lower::of_volume(request, opened, is_kept, events.clone()));
         }
         let opened = match opened {

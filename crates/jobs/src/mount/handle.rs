@@ -3,13 +3,13 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
+use inarch_lifecycle::running::{self, Notes, Running};
 use inarch_server::StopHandle;
 
 use super::{By, MountRequest, serve};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
-use crate::lifecycle::running::{self, Running};
 
 /// Something that happened while a tree was mounted or unmounted. Its text is one line.
 #[derive(Clone, Debug)]
@@ -53,10 +53,9 @@ pub struct MountReport {
 /// What a mount's thread gets.
 pub(super) type Duty = running::Duty<MountReport, MountEvent>;
 
-impl Duty {
-    /// Emits a note.
-    pub fn note(&self, line: impl fmt::Display) {
-        self.events.emit(MountEvent::Note(line.to_string()));
+impl Notes for MountEvent {
+    fn note(line: String) -> MountEvent {
+        MountEvent::Note(line)
     }
 }
 

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_fuse::Rings;
+use inarch_lifecycle::guard::{Guarded, own_child};
 use inarch_mount::{Detached, IdRange, Layers, mount_points_beneath, user_namespace};
+use inarch_source::identity::{files_identity, image_identity};
+use inarch_source::{FileKind, Opened, OpenedVolume, Source};
 use inarch_tree::select::Owners;
 use inarch_vfs::{Changes, HostDirectory, HostOptions};
 use rustix::fs::{Mode, OFlags, open};
@@ -18,10 +21,7 @@ use rustix::mount::MountAttrFlags;
 use super::archive::{self, Archive};
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT, Via};
 use crate::JobError;
-use crate::lifecycle::guard::{Guarded, own_child};
 use crate::share::{Refused, Submounts};
-use crate::source::identity::{files_identity, image_identity};
-use crate::source::{self, FileKind, Opened, OpenedVolume, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
 /// A mount without a mount point yet.
@@ -214,7 +214,7 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
 
 /// The identity of an archive or image for a kept upper layer; the same as for a mount through FUSE.
 fn identity(request: &MountRequest, opened: &Opened) -> Result<[u8; 32], JobError> {
-    Ok(match source::open_volume(&request.source, request.salvage)? {
+    Ok(match inarch_source::open_volume(&request.source, request.salvage)? {
         Some(OpenedVolume { volume, stamp, .. }) => image_identity(volume.format(), &stamp, request.salvage),
         None => files_identity(opened),
     })

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::guard::Guarded;
+use inarch_lifecycle::guarded::{ServerProcess, guard_at, server_of};
+use inarch_lifecycle::shown;
 use inarch_mount::{self as mount, Copy, Entry, Held, MountError, Place, User};
 use inarch_vm::command::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,10 +17,6 @@ use rustix::io::Errno;
 
 use super::{MountEvent, NotUnmounted};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::guard::Guarded;
-use crate::lifecycle::guarded::{ServerProcess, guard_at, server_of};
-use crate::text::shown;
 
 /// How long to wait for the end of a server.
 struct Patience {
@@ -298,7 +298,7 @@ mod tests {
         let look = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         // Nothing is mounted like this.
         let entry = Entry { device: "0:0".parse().unwrap(), ..mount::mounted(Path::new("/")).unwrap() };
-        let server = ServerProcess::of_child(&child);
+        let server = ServerProcess::of_child(&child).unwrap();
         let ended = wait(
             &server,
             &Patience { look, idle, longest },

@@ -9,9 +9,8 @@ use inarch_block::{Backing, BackingFile, ChangedFile, Cursor};
 use inarch_confine::Parsing;
 use inarch_disk::guest;
 use inarch_format::Damage;
+use inarch_source::{DiskImage, DiskPart, file_system, volumes};
 use inarch_volume::{Item, Node, Volume};
-
-use crate::source::{DiskImage, DiskPart, file_system, volumes};
 
 /// Where the machine's hives are. Windows 2000 has another name for the directory.
 const CONFIG: [[&str; 3]; 2] = [["Windows", "System32", "config"], ["WINNT", "system32", "config"]];

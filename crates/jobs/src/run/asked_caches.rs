@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use inarch_cache::{CachePlace, CacheRemote, Location, Scope, Tool, tool};
+
 use super::RunError;
 use super::request::{Mode, Publish, Root, RunCache, RunRequest};
 use crate::JobError;
-use crate::cache::{CachePlace, CacheRemote, Location, Scope, Tool, tool};
 
 /// Caches that a user asks for.
 #[derive(Clone, Debug)]
@@ -93,7 +94,7 @@ impl AskedCaches {
 
 /// The names of all tools, for a message.
 fn known() -> String {
-    let mut names: Vec<&str> = crate::cache::TOOLS.iter().map(|tool| tool.name).collect();
+    let mut names: Vec<&str> = inarch_cache::TOOLS.iter().map(|tool| tool.name).collect();
     names.sort_unstable();
     names.join(", ")
 }
@@ -228,7 +229,7 @@ mod tests {
     fn what_is_not_known_is_an_error_of_one_line() {
         let refused = |user: Option<&str>, names: &[(&str, Option<&str>)]| {
             let mut run = request(user);
-            run.root = Root::Source(crate::source::Source::Empty);
+            run.root = Root::Source(inarch_source::Source::Empty);
             let line = asked(names).add_to(&mut run).unwrap_err().to_string();
             assert_eq!(line.lines().count(), 1);
             line

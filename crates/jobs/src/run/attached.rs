@@ -16,14 +16,13 @@ use std::sync::Arc;
 use inarch_block::{Backing, BackingFile};
 use inarch_confine::Parsing;
 use inarch_disk::container::{QcowNames, Reference, qcow2_names, recognise};
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_source::{Container, ContainerError, ImageFormat, OpenError, parse};
 use inarch_vm::image_disk::{self, ImageDisk, ImageFile};
 use inarch_vm::machine::Endpoint;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-
-use crate::path_error::PathError;
-use crate::source::{Container, ContainerError, ImageFormat, OpenError, parse};
-use crate::text::shown;
 
 /// The most images that may lie on each other.
 const MAX_CHAIN: usize = 32;

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::named::create_named;
+use inarch_lifecycle::shown;
 use inarch_vm::accel::Accel;
 use inarch_vm::command::MachineCommand;
 use inarch_vm::kernel::Kernel;
@@ -27,10 +30,7 @@ use super::sockets::{Serving, Sockets, by_sockets, pair};
 use super::unpacked::UnpackedTree;
 use super::vmm::Program;
 use crate::JobError;
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::named::create_named;
 use crate::share::QUEUE_SIZE;
-use crate::text::shown;
 
 /// How long a guest may take to switch itself off when its session is over.
 const POWER_OFF: Duration = Duration::from_secs(30);

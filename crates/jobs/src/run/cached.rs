@@ -12,7 +12,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use inarch_cache::{Cache, CacheError, Rules, Snapshot, Turn};
 use inarch_confine::Parse;
+use inarch_kept::{GuestDisk, now};
+use inarch_source::{CacheSource, Source, of_owner};
 use inarch_tree::compare::Lineage;
 
 use super::failure::DiskFailure;
@@ -20,10 +23,7 @@ use super::live_disk::LiveDisk;
 use super::request::{Mode, Publish, RunCache};
 use super::{CacheUse, RunEvent, RunReport};
 use crate::JobError;
-use crate::cache::{Cache, CacheError, Rules, Snapshot, Turn};
 use crate::caches::{Change, Newer, Published, Unrelated, pull, push};
-use crate::kept::{GuestDisk, now};
-use crate::source::{CacheSource, Source, of_owner};
 
 impl RunCache {
     /// The source of its disk.

@@ -1,9 +1,9 @@
 //! Chooses the transport of a tree if the user does not.
 
+use inarch_format::disk::DiskFormat;
 use inarch_vm::initramfs::SOCKET_MODULE;
 
 use super::Way;
-use crate::disk::DiskFormat;
 
 /// What a tree needs of its transport.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use inarch_source::Source;
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
 
@@ -10,7 +11,6 @@ use super::shares::{SharedTree, Wire};
 use super::trees::{Disk, Trees};
 use super::unpacked::UnpackedTree;
 use super::{Root, RunError, RunRequest};
-use crate::source::Source;
 
 /// Variables that refer to this host's session, which the guest does not have.
 const OF_THE_HOST: [&str; 8] = [

@@ -5,10 +5,10 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use inarch_block::{ChangeReason, WriteError};
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 
 use super::trees::MOST_TREES;
-use crate::source::Source;
-use crate::text::shown;
 
 /// Why a run cannot be started, or not go on.
 #[derive(Debug, thiserror::Error)]

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use inarch_lifecycle::Events;
 use inarch_vm::process::Process;
 
 use super::report::RunEvent;
 use crate::JobError;
-use crate::events::Events;
 
 /// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use inarch_lifecycle::state;
+use inarch_lifecycle::trust::{self, Missing, Obstacle, Owner};
 use inarch_vm::Arch;
 use inarch_vm::accel::Verdicts;
 use inarch_vm::kernel::cache::Cache;
@@ -9,8 +11,6 @@ use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use super::RunError;
-use crate::lifecycle::state;
-use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;

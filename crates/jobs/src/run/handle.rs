@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::LifecycleError;
+
 use super::failure::DiskFailure;
 use super::report::{RunEvent, RunReport};
 use super::{RunRequest, run};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::LifecycleError;
 
 /// A run that was started.
 #[derive(Debug)]

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use inarch_lifecycle::shown;
+use inarch_source::KERNEL_TREES;
+
 use super::{Root, RunRequest};
-use crate::source::KERNEL_TREES;
-use crate::text::shown;
 
 /// Files that a failed command was given, or that it is itself, and that exist on this machine but not in the guest: a
 /// few lines at most. `reason` is why it was not started, if it was not.

@@ -7,17 +7,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inarch_block::OverlayError;
+use inarch_kept::room::require;
+use inarch_kept::{Bytes, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
+use inarch_lifecycle::Events;
+use inarch_lifecycle::shown;
+use inarch_source::Source;
 
 use super::live_disk::LiveDisk;
 use super::trees::{Disk, Trees};
 use super::{RunError, RunEvent, RunRequest};
 use crate::JobError;
 use crate::device::Writes;
-use crate::disk::room::require;
-use crate::events::Events;
-use crate::kept::{Bytes, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
-use crate::source::Source;
-use crate::text::shown;
 
 /// The name of a kept run, and the arguments that describe it.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl Kept {
                 words: keep.words.iter().map(|word| Bytes::new(word.as_bytes())).collect(),
                 directory: Bytes::path(&keep.directory),
                 place: place.map(Bytes::path),
-                ..Record::new()
+                ..Record::begun()
             },
         };
         Ok(self.run.save(record)?)

@@ -8,11 +8,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use inarch_format::oci::ImageConfig;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::shown;
 use inarch_vm::protocol::{SessionRequest, User};
 
 use super::{Root, RunError, RunEvent, RunRequest, command};
-use crate::events::Events;
-use crate::text::shown;
 
 /// The most bytes of one word that a program is started with: the kernel's `MAX_ARG_STRLEN`, minus its NUL.
 const MOST_OF_A_WORD: usize = 128 * 1024 - 1;

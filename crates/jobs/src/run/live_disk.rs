@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_block::{Device, ReadFiles};
+use inarch_cache::Snapshot;
 use inarch_format::ext4::Numbering;
+use inarch_kept::{Layered, WrittenDisk};
+use inarch_source::Source;
 use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 
@@ -18,12 +21,9 @@ use super::report::DiskReport;
 use super::sockets::pair;
 use super::trees::Disk;
 use crate::JobError;
-use crate::cache::Snapshot;
 use crate::device::confinement::disk_among_others;
 use crate::device::{Prepared, Watcher, disk_options};
-use crate::kept::{Layered, WrittenDisk};
 use crate::notes::notes;
-use crate::source::Source;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
 /// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside

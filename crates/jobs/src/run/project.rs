@@ -3,11 +3,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use inarch_source::Source;
 use inarch_tree::select::Filter;
 
 use super::holding::Held;
 use super::trees::Trees;
-use crate::source::Source;
 
 impl Trees {
     /// Holds the project that contains the guest's `directory`, if it is on one of the disks.

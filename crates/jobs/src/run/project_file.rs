@@ -7,12 +7,11 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::shown;
+use inarch_lifecycle::trust;
 use toml::de::{DeTable, DeValue};
 
-use crate::lifecycle::trust;
-use crate::text::shown;
-
-pub use crate::cache::PROJECT_FILE;
+pub use inarch_cache::PROJECT_FILE;
 /// A longer file is refused.
 const LONGEST: u64 = 64 << 10;
 /// The table with the options of `inarch run`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use inarch_block::Device;
+use inarch_lifecycle::{counted, shown};
 use inarch_vm::accel::Accel;
 pub use inarch_vm::session::Outcome;
 use serde::Serialize;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use super::Way;
 use crate::JobError;
 use crate::caches::Published;
-use crate::text::{counted, shown};
 use crate::trace::TraceReport;
 
 /// The status of a command that ran out of time.

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inarch_cache::{CachePlace, CacheRemote};
+use inarch_format::disk::DiskFormat;
+use inarch_source::Source;
 use inarch_tree::select::Selection;
 use inarch_vfs::RecordLevel;
 use inarch_vm::Arch;
@@ -14,10 +17,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::{AttachedDisk, Keep, Vmm};
-use crate::cache::{CachePlace, CacheRemote};
-use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
-use crate::source::Source;
 
 /// The guest's root.
 #[derive(Clone, Debug, PartialEq, Eq)]

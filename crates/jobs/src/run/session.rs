@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use inarch_lifecycle::Events;
 use inarch_vm::protocol::{ProcessEvent, SessionRequest};
 use inarch_vm::session::{CatchSignals, Report, Session, SessionError, SessionOptions, Streams};
 
 use super::launch::Launch;
 use super::report::RunEvent;
 use super::request::CatchSignalsOfRun;
-use crate::events::Events;
 
 /// A session's time limits.
 #[derive(Clone, Copy)]

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::confinement::{Confinement, Work};
 use inarch_ninep::{ConnectionError, NinepOptions, NinepServer};
 use inarch_server::Pending;
 use inarch_vhost::Event;
@@ -21,8 +23,6 @@ use super::sockets::pair;
 use super::traced::TreeTrace;
 use super::{RunError, Way};
 use crate::JobError;
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::{Confinement, Work};
 use crate::share::Share;
 use crate::share::confinement::among_others;
 
@@ -136,7 +136,7 @@ impl SharedTree {
     }
 
     fn loss(&self, failure: &Arc<DiskFailure>) -> Loss {
-        let directory = crate::text::shown(&self.share.directory);
+        let directory = inarch_lifecycle::shown(&self.share.directory);
         Loss { what: format!("{directory}: it can no longer be shared"), failure: Arc::clone(failure) }
     }
 

@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use inarch_lifecycle::LifecycleError;
 use inarch_vm::machine;
 use inarch_vm::protocol::{SOCKET_OF_AGENT, SOCKET_OF_FIRST_TREE};
 
 use super::attached::OpenDisk;
 use super::failure::DiskFailure;
 use crate::JobError;
-use crate::lifecycle::LifecycleError;
 
 /// The source of the sockets in a machine's command line.
 #[derive(Clone, Copy)]

@@ -13,13 +13,13 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_block::{Content, ReadFiles};
+use inarch_lifecycle::LifecycleError;
 use inarch_tree::{InodeId, Tree};
 use inarch_vfs::{FileSystem, Identity, RecordLevel, Recorder, Recording};
 use inarch_vm::session::Outcome;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::observed::Observed;
-use crate::lifecycle::LifecycleError;
 use crate::trace::{Extent, Gathering, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.

@@ -7,6 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use inarch_format::disk::DiskFormat;
+use inarch_kept::mount_points_in;
+use inarch_source::{KERNEL_TREES, Source};
 use inarch_tree::select::{OwnerMap, Selection};
 use inarch_vm::initramfs::SOCKET_MODULE;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
@@ -19,10 +22,7 @@ use super::unpacked::{Places, UnpackedTree};
 use super::{Publish, Root, RunError, RunRequest, TreeMount, Vmm, Way};
 use crate::JobError;
 use crate::device::{Recipe, Watcher, Writes};
-use crate::disk::DiskFormat;
-use crate::kept::mount_points_in;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
-use crate::source::{KERNEL_TREES, Source};
 
 /// A tree on a disk, and where the guest mounts it.
 #[derive(Clone, Debug)]
@@ -325,7 +325,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
 
 /// What other projects have in their caches is not for this guest.
 fn leave_caches_out(tree: &mut Wanted) {
-    let (Source::Directory(root), Ok(caches)) = (&tree.source, crate::cache::home()) else { return };
+    let (Source::Directory(root), Ok(caches)) = (&tree.source, inarch_cache::home()) else { return };
     let below = caches.canonicalize().ok().zip(root.canonicalize().ok());
     let below =
         below.and_then(|(caches, root)| Some(caches.strip_prefix(root).ok()?.as_os_str().as_bytes().to_owned()));

@@ -9,6 +9,9 @@ use std::thread;
 use inarch_block::{self as block, Content, WriteError, stream_parts};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{Format, ImageOptions, Layout, Stream, tar::Tar};
+use inarch_kept::room::Room;
+use inarch_lifecycle::shown;
+use inarch_source::{Resources, Source, open_with};
 use inarch_tree::select::Selection;
 use inarch_vm::protocol::{Mount, MountSource};
 
@@ -17,10 +20,7 @@ use super::failure::DiskFailure;
 use super::sockets::pair;
 use crate::JobError;
 use crate::device::confinement::disk_among_others;
-use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
-use crate::source::{Resources, Source, open_with};
-use crate::text::shown;
 
 /// Bytes of a page, the unit of a tmpfs.
 const PAGE: u64 = 4096;

@@ -4,17 +4,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::thread;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::guard::Guard;
 use inarch_vhost::Event;
 use inarch_vhost::blk::BlkServer;
 
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent};
+use super::service::{Duty, Service, ServiceEvent, on_fault};
 use super::{ServedTree, socket};
 use crate::JobError;
 use crate::device::disk_options;
-use crate::events::Events;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::Guard;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     let confined = request.tree.confine(None)?;
     duty.is_ready(making.introduction(usage + &confined));
     let options = disk_options(request.queues(), request.tree.read_only(), &request.serial()?);
-    let tell = duty.on_fault();
+    let tell = on_fault(&duty.events);
     let server = BlkServer::new(making.pending(), options).on_event(move |event| match event {
         // The guest has an error status for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}

@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
+use inarch_lifecycle::Events;
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::guard::{Guard, Guarded, remove_empty_file};
+use inarch_lifecycle::mounted::Mounted;
+use inarch_lifecycle::shown;
 use inarch_mount::{MountError, Unmounted};
 use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::command::shell_word;
@@ -16,12 +22,6 @@ use super::ServedTree;
 use super::making::Making;
 use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::{Guard, Guarded, remove_empty_file};
-use crate::lifecycle::mounted::Mounted;
-use crate::text::shown;
 
 /// The image's name where a directory is the mount point.
 const NAME_IN_DIRECTORY: &str = "disk.raw";

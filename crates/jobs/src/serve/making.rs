@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use inarch_block::Device;
+use inarch_lifecycle::LifecycleError;
 use inarch_server::Pending;
+use inarch_source::Source;
 
 use super::ServedTree;
 use super::service::{Duty, Introduction, ServiceEvent};
 use crate::JobError;
 use crate::device::{Prepared, Writes, confinement};
-use crate::lifecycle::LifecycleError;
 use crate::notes::notes;
-use crate::source::Source;
 
 /// A device that a thread makes.
 pub(super) struct Making {

@@ -17,16 +17,16 @@ pub mod virtiofs;
 use std::path::Path;
 use std::time::Duration;
 
+use inarch_format::disk::DiskFormat;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_source::Source;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
 pub use crate::device::Writes;
 use crate::device::{Recipe, confinement};
-use crate::disk::DiskFormat;
-use crate::lifecycle::confinement::Sandbox;
-pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
-pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
-use crate::source::Source;
+pub use inarch_lifecycle::guard::{GUARD_ARGUMENT, guard};
+pub use inarch_lifecycle::guarded::BACKGROUND_ARGUMENT;
 pub use inarch_server::StopHandle;
 pub use service::{Service, ServiceEvent};
 pub use socket::{ListenAt, group_of};

@@ -4,18 +4,18 @@ use std::net::TcpListener;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::guard::Guard;
 use inarch_nbd::{Event, Listener, NbdOptions, NbdServer};
 use inarch_vm::command::shell_word;
 pub use inarch_vm::machine::NbdAddress;
 use inarch_vm::machine::nbd_arguments;
 
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent};
+use super::service::{Duty, Service, ServiceEvent, on_fault};
 use super::{ServedTree, socket};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::Guard;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
         description: format!("the tree {}", request.tree.source),
         ..NbdOptions::default()
     };
-    let tell = duty.on_fault();
+    let tell = on_fault(&duty.events);
     let server = NbdServer::new(making.pending(), options).on_event(move |event| match event {
         // The client has an error for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}

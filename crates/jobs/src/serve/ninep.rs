@@ -5,18 +5,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_lifecycle::descriptors;
+use inarch_lifecycle::guard::Guard;
 use inarch_ninep::{Listener, NinepOptions, NinepServer};
 use inarch_server::Pending;
 use inarch_vm::command::shell_word;
 use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 
-use super::service::{Duty, Service, ServiceEvent};
+use super::service::{Duty, Service, ServiceEvent, on_fault};
 use super::{name_of_place, socket};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::confinement::Sandbox;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::guard::Guard;
 use crate::share::{Share, confinement, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
@@ -84,7 +84,8 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     duty.is_ready((usage + &confined).into());
     mount_points.iter().for_each(|note| duty.note(note));
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
-    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(duty.on_fault());
+    let server =
+        NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(on_fault(&duty.events));
     let stop = &duty.stop;
     let served = if request.once { server.serve_once(&listener, stop) } else { server.serve_listener(&listener, stop) };
     if let Some(guard) = &mut guard {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use inarch_block::Device;
+use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
+use inarch_lifecycle::running::{self, Notes, Running};
 use inarch_server::{Pending, StopHandle};
 
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
-use crate::lifecycle::running::{self, Running};
 
 /// Something that happened while a server ran. Its text is one line.
 #[derive(Clone, Debug)]
@@ -58,17 +58,16 @@ impl fmt::Debug for Introduction {
 /// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served.
 pub(super) type Duty = running::Duty<Introduction, ServiceEvent>;
 
-impl Duty {
-    /// Tells what the user should know.
-    pub fn note(&self, line: impl fmt::Display) {
-        self.events.emit(ServiceEvent::Note(line.to_string()));
+impl Notes for ServiceEvent {
+    fn note(line: String) -> ServiceEvent {
+        ServiceEvent::Note(line)
     }
+}
 
-    /// What a server calls with each failure that does not end it.
-    pub fn on_fault<F: fmt::Display>(&self) -> impl Fn(F) + Send + Sync + 'static + use<F> {
-        let events = self.events.clone();
-        move |fault| events.emit(ServiceEvent::Fault(fault.to_string()))
-    }
+/// What a server calls with each failure that does not end it.
+pub(super) fn on_fault<F: fmt::Display>(events: &Events<ServiceEvent>) -> impl Fn(F) + Send + Sync + 'static + use<F> {
+    let events = events.clone();
+    move |fault| events.emit(ServiceEvent::Fault(fault.to_string()))
 }
 
 impl Service {

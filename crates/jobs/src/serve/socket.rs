@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use inarch_confine::inherited;
+use inarch_lifecycle::guard::Guard;
 use nix::unistd::Group;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
 use rustix::net::AddressFamily;
@@ -16,7 +17,6 @@ use rustix::net::sockopt::{socket_acceptconn, socket_domain};
 use rustix::process::{geteuid, umask};
 
 use crate::JobError;
-use crate::lifecycle::guard::Guard;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]

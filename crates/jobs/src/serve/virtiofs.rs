@@ -1,13 +1,13 @@
 //! `serve virtiofs`: shares a directory live over vhost-user-fs.
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_lifecycle::descriptors;
 use inarch_vhost::fs::Tag;
 
-use super::service::{Duty, Service, ServiceEvent};
+use super::service::{Duty, Service, ServiceEvent, on_fault};
 use super::socket::{self, ListenAt};
 use crate::JobError;
-use crate::events::Events;
-use crate::lifecycle::confinement::Sandbox;
-use crate::lifecycle::descriptors;
 use crate::share::{Changes, QUEUE_SIZE, Share, confinement, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
@@ -67,7 +67,7 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     // Dropped when nobody writes any more.
     let cover = share.cover(share.without_opening())?;
     let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref(), Ok)?;
-    let server = server.on_event(duty.on_fault());
+    let server = server.on_event(on_fault(&duty.events));
     let (listener, mut guard) = request.listen.listen()?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);

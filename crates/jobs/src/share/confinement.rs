@@ -1,9 +1,9 @@
 //! Defines what the threads that share a directory keep.
 
 use super::{Cover, Share};
-use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::path_error::PathError;
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_lifecycle::shown;
 
 /// For a server that does nothing but share a directory, whose path has no symbolic links: no other name of the host
 /// remains.
@@ -31,7 +31,7 @@ pub(crate) fn among_others(share: &Share) -> Result<Confinement, PathError> {
     Ok(if makes_devices { confinement } else { confinement.without_devices() })
 }
 
-/// The place of a share, for [`Sandbox::confine_to`](crate::lifecycle::confinement::Sandbox::confine_to).
+/// The place of a share, for [`Sandbox::confine_to`](inarch_lifecycle::confinement::Sandbox::confine_to).
 pub(crate) fn place(share: &Share) -> String {
     let access = if share.refuses_writes() { ", read-only" } else { "" };
     format!("{}{access}", shown(&share.directory))

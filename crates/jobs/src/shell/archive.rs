@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_format::{Damage, TreeAndContent};
+use inarch_lifecycle::shown;
+use inarch_source::{DiskPart, Opened, Source, parse};
 use inarch_volume::Composite;
 
 use super::{Session, ShellError};
 use crate::image::{ImageReport, ImageRequest, make_of};
-use crate::source::{DiskPart, Opened, Source, parse};
-use crate::text::shown;
 
 impl Session {
     /// Writes a directory with everything in it as an archive of that format, `tar` or `cpio`. The archive has its name when it is complete.

@@ -4,14 +4,15 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::shown;
+use inarch_source::Which;
+
 use super::mounts::Mounted;
 use super::{Place, Session, ShellError};
 use crate::appliance::{Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes};
-use crate::events::Events;
 use crate::guest::GuestError;
 use crate::run::AttachedDisk;
-use crate::source::Which;
-use crate::text::shown;
 
 /// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
 const MAX_LINKS: u32 = 40;

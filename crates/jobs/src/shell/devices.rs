@@ -2,10 +2,10 @@
 
 use inarch_block::read_backing;
 use inarch_disk::{Above, Disk, Kind, Part, Table, device_name, device_of};
+use inarch_source::{OpenError, parse};
 
 use super::{Block, Place, Session, ShellError};
 use crate::guest::{Inspection, systems};
-use crate::source::{OpenError, parse};
 
 /// The most bytes of a device that are read at once.
 const PIECE: u64 = 1 << 20;

@@ -7,12 +7,12 @@ use inarch_block::Backing;
 use inarch_disk::{
     Above, Disk, DiskVolume, Kind, Part, Signature, Volumes, Window, device_name, device_of, volumes_of,
 };
+use inarch_lifecycle::shown;
+use inarch_source::{DiskImage, OpenedDisk, in_use, parse};
 
 use super::{DriveOptions, Session, ShellError};
 use crate::examine::{ExamineError, examine_one};
 use crate::guest::Inspection;
-use crate::source::{DiskImage, OpenedDisk, in_use, parse};
-use crate::text::shown;
 
 /// An image that was added.
 pub(super) struct Drive {

@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use crate::lifecycle::state;
-use crate::lifecycle::trust::{self, Missing, Owner};
-use crate::text::shown;
+use inarch_lifecycle::shown;
+use inarch_lifecycle::state;
+use inarch_lifecycle::trust::{self, Missing, Owner};
 
 /// Its name in the user's directory of state.
 const NAME: &str = "shell.history";

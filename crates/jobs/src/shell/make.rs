@@ -6,6 +6,8 @@ use std::path::Path;
 
 use inarch_disk::table::{PartKind, Placed, Wanted};
 use inarch_disk::{TableKind, device_name};
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{DriveOptions, Place, Session, ShellError};
@@ -14,8 +16,6 @@ use crate::make_disk::create::{CreateRequest, Created, create};
 use crate::make_disk::format::{FormatRequest, Formatted, format};
 use crate::make_disk::partition::{PartitionRequest, partition, partition_at};
 use crate::make_disk::tools::{MAKERS, Maker};
-use crate::path_error::PathError;
-use crate::text::shown;
 
 /// Bytes of a sector that partitions are counted in.
 const SECTOR: u64 = 512;
@@ -72,7 +72,7 @@ impl Session {
     /// As [`Session::create`] and [`Session::add`].
     pub fn create_and_add(&mut self, path: &Path, size: u64, allocated: bool) -> Result<String, ShellError> {
         Session::create(path, size, false, allocated)?;
-        self.add(path, DriveOptions { format: Some(crate::source::ImageFormat::Raw), ..DriveOptions::default() })
+        self.add(path, DriveOptions { format: Some(inarch_source::ImageFormat::Raw), ..DriveOptions::default() })
     }
 
     /// The path of a disk that nothing of is mounted, and that may be written to.

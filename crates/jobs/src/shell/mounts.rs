@@ -6,12 +6,12 @@ use std::sync::Arc;
 use inarch_disk::device_name;
 use inarch_disk::guest::root_of;
 use inarch_format::Damage;
+use inarch_lifecycle::shown;
+use inarch_source::{file_system, parse};
 use inarch_volume::{Composite, NotMounted, Statistics, Volume};
 
 use super::{Place, Session, ShellError};
 use crate::guest::Guest;
-use crate::source::{file_system, parse};
-use crate::text::shown;
 
 /// The root's directory.
 const ROOT: &str = "/";
@@ -252,9 +252,9 @@ impl Session {
 }
 
 /// What is wrong, without the volume's name in front.
-fn told(error: &crate::source::OpenDiskError) -> String {
+fn told(error: &inarch_source::OpenDiskError) -> String {
     match error {
-        crate::source::OpenDiskError::Read { error, .. } => error.to_string(),
+        inarch_source::OpenDiskError::Read { error, .. } => error.to_string(),
         error => error.to_string(),
     }
 }

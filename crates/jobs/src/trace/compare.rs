@@ -7,10 +7,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::shown;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::touched::{Change, Touched};
-use crate::text::shown;
 
 /// Bytes that are compared at once.
 const PIECE: usize = 1 << 18;

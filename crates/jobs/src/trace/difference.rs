@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use inarch_kept::Bytes;
 use serde::Serialize;
 
 use super::stored::{StoredInput, StoredOutput, StoredTrace};
-use crate::kept::Bytes;
 
 /// What differs between two traces at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,7 +69,7 @@ fn of_inputs(a: &StoredInput, b: &StoredInput) -> Vec<String> {
     let (Some(was), Some(is)) = (a.identity, b.identity) else { return details };
     text("mode", format!("{:o}", was.mode), format!("{:o}", is.mode));
     if let (Some(a), Some(b)) = (&a.target, &b.target) {
-        text("target", crate::text::shown(a), crate::text::shown(b));
+        text("target", inarch_lifecycle::shown(a), inarch_lifecycle::shown(b));
     }
     // Whoever adds a name to a directory changes its size and time, too.
     let is_directory = a.is(libc::S_IFDIR) && b.is(libc::S_IFDIR);

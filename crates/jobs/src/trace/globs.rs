@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use inarch_lifecycle::PathError;
 
 use super::{LineError, Touched};
-use crate::path_error::PathError;
 
 /// A pattern that is no glob.
 #[derive(Debug, thiserror::Error)]

@@ -4,15 +4,15 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use inarch_lifecycle::Events;
+use inarch_lifecycle::descriptors::take_limit;
+use inarch_lifecycle::running::{self, Running};
 use inarch_server::StopHandle;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::capture::Streams;
 use super::serve::trace;
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::events::Events;
-use crate::lifecycle::descriptors::take_limit;
-use crate::lifecycle::running::{self, Running};
 
 /// Something that happened meanwhile. Its text is one line.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::path_error::PathError;
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
 
 /// Why a list or a trace is not read.
 #[derive(Debug, thiserror::Error)]

@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
+use inarch_kept::Bytes;
 use serde::Serialize;
 
 use super::TraceReport;
 use super::content::{Content, content};
 use super::statistics::{Calls, Statistics};
 use super::touched::{Change, Input, Output};
-use crate::kept::Bytes;
 use crate::record::{Identity, error_name};
 
 /// The version of this format.

@@ -12,6 +12,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RequestCounts, Session, SessionOptions};
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_lifecycle::guard::{Guard, Guarded};
+use inarch_lifecycle::scratch::Scratch;
 use inarch_mount::{DEVICE, Detached, Mount};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,12 +35,7 @@ use super::touched::{Gathering, Touched, listed};
 use super::verify::{InputFile, Trial};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::lifecycle::guard::{Guard, Guarded};
-use crate::lifecycle::scratch::Scratch;
 use crate::mount::PASSTHROUGH_FROM;
-use crate::path_error::PathError;
 use crate::record::processes::Processes;
 
 /// How long processes may outlive the command before that is worth a line.

@@ -19,12 +19,13 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_lifecycle::trust::Obstacle;
+
 use super::capture::{Captured, MOST};
 use super::globs::Ignored;
 use super::{TraceReport, TraceRequest, serve};
-use crate::lifecycle::trust::Obstacle;
-use crate::path_error::PathError;
-use crate::text::shown;
 use fact::{Seen, look};
 use key::Key;
 use memory::{Left, Memory, Said};

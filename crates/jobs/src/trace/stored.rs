@@ -8,13 +8,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use inarch_kept::Bytes;
+use inarch_lifecycle::PathError;
 use serde::Deserialize;
 
 use super::LineError;
 use super::content::Content;
 use super::lines::VERSION;
-use crate::kept::Bytes;
-use crate::path_error::PathError;
 use crate::record::Identity;
 
 /// The longest line, in bytes: one with the names in a directory.

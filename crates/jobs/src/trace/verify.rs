@@ -17,6 +17,9 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_source::spool_directory;
 use inarch_vfs::{Changes, Only, RecordLevel, Shown};
 use rustix::fs::{FileType, fstat, statvfs, tell};
 use rustix::process::geteuid;
@@ -28,9 +31,6 @@ use super::minimise::{Minimised, minimise};
 use super::serve::{Given, host, run_in_view};
 use super::touched::{Change, Use};
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
-use crate::source::spool_directory;
 use crate::upper::{Clients, Upper, UpperPlace};
 
 /// The most lines that are kept of what a run printed, and bytes of them.

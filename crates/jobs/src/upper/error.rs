@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::path_error::PathError;
-use crate::text::shown;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
 
 /// Why writes over a tree cannot be kept where they are to go.
 #[derive(Debug, thiserror::Error)]

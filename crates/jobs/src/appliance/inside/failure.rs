@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::text::shown;
+use inarch_lifecycle::shown;
 
 /// A failure, as the host is told.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use inarch_fuse::{ConnectionOptions, Dispatcher, MAX_DATA, Scratch};
+use inarch_lifecycle::descriptors;
 use inarch_tree::select::{OwnerMap, Owners};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Submounts};
 use vm_memory::VolatileSlice;
@@ -17,7 +18,6 @@ use super::Host;
 use super::failure::Failure;
 use super::mounts::ROOT;
 use crate::appliance::wire::{Kind, receive, send};
-use crate::lifecycle::descriptors;
 use crate::share::with_owners;
 
 /// One waits for a slow disk while others answer.

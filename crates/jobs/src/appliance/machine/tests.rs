@@ -1,8 +1,7 @@
 use super::*;
-use crate::source;
 
 fn names(directory: &Path, selection: &Selection) -> Vec<String> {
-    let opened = source::open(&Source::Directory(directory.to_owned()), selection).unwrap();
+    let opened = inarch_source::open(&Source::Directory(directory.to_owned()), selection).unwrap();
     let paths = opened.tree.inodes().map(|(id, _)| String::from_utf8(opened.tree.path(id)).unwrap());
     let mut paths: Vec<_> = paths.filter(|path| !path.is_empty()).collect();
     paths.sort();

@@ -2,11 +2,11 @@
 
 use std::fs;
 
+use inarch_cache::{CachePlace, Scope};
+use inarch_source::{Opened, Source, open};
 use inarch_tree::select::Selection;
 
 use super::*;
-use crate::cache::{CachePlace, Scope};
-use crate::source::{Opened, Source, open};
 
 /// A tree whose files are new; nothing else is known of it.
 struct New;

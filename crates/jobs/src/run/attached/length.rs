@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use inarch_lifecycle::PathError;
 use inarch_vm::image_disk;
 
 use super::{AttachError, AttachedDisk, OpenDisk};
-use crate::path_error::PathError;
 
 impl AttachedDisk {
     /// Makes an image at least `bytes` long. `with` are the files that it may name: no others are opened.
@@ -65,7 +65,7 @@ fn by_qemu(disk: &OpenDisk, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::ImageFormat;
+    use inarch_source::ImageFormat;
 
     /// What somebody else has made longer meanwhile is not cut off.
     #[test]

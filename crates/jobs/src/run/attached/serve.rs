@@ -10,6 +10,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use inarch_block::RawDisk;
+use inarch_lifecycle::LifecycleError;
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::confinement::{Confinement, Work};
+use inarch_lifecycle::shown;
 use inarch_server::Pending;
 use inarch_vhost::Event;
 use inarch_vhost::blk::{BlkOptions, BlkServer};
@@ -19,13 +23,9 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use super::{AttachError, OpenDisk, OpenImage};
 use crate::JobError;
-use crate::lifecycle::LifecycleError;
-use crate::lifecycle::confinement::{Confinement, Work};
-use crate::path_error::PathError;
 use crate::run::RunError;
 use crate::run::failure::DiskFailure;
 use crate::run::sockets::pair;
-use crate::text::shown;
 
 /// The byte that a process locks for reading if it has permission 0, and the byte that it locks if it shares that permission with no
 /// other process.

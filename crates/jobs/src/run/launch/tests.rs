@@ -1,11 +1,11 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use inarch_source::Source;
 use inarch_vm::session::{SessionError, Streams};
 
 use super::super::session::Limits;
 use super::*;
-use crate::source::Source;
 
 fn request() -> RunRequest {
     RunRequest {

@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use inarch_kept::Bytes;
 use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::hashed::{Digest, Stamp, hash_file};
-use crate::kept::Bytes;
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

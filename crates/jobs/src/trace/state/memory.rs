@@ -6,13 +6,13 @@ use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use inarch_kept::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::fact::Fact;
 use super::hashed::Digest;
 use super::key::Key;
-use crate::kept::Bytes;
 use crate::trace::capture::{MOST, Stream};
 
 /// The version of this format.

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use inarch_kept::Bytes;
 use inarch_vfs::{Identity, is_shown_as};
 use rustix::io::Errno;
 
@@ -15,7 +16,6 @@ use super::fact::{Fact, Seen, There, look, looked_at, names_in, xattrs_of};
 use super::hashed::{Stamp, Time, hash_file, is_settled};
 use super::memory::{Left, Memory};
 use super::store::Store;
-use crate::kept::Bytes;
 use crate::record::error_name;
 use crate::trace::touched::{Change, Input, Output, Use};
 use crate::trace::{Touched, TraceReport};

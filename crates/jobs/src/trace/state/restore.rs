@@ -5,12 +5,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, fchown, lchown, symlink};
 use std::path::Path;
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::new_file::NewFile;
+
 use super::fact::{Fact, There};
 use super::hashed::Sparse;
 use super::memory::Left;
 use super::store::Store;
-use crate::lifecycle::new_file::NewFile;
-use crate::path_error::PathError;
 
 const PERMISSIONS: u32 = 0o7777;
 

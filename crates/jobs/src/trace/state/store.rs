@@ -14,15 +14,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::new_file::NewFile;
+use inarch_lifecycle::trust::{self, Missing, Owner};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::super::processes::parent;
 use super::hashed::{Digest, Sparse, hash, hash_file};
 use super::{StateError, memory};
-use crate::lifecycle::new_file::NewFile;
-use crate::lifecycle::trust::{self, Missing, Owner};
-use crate::path_error::PathError;
 
 const LOCK: &str = "inarch-trace.lock";
 const STATE: &str = "state.json";

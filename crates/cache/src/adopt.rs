@@ -1,0 +1,158 @@
+//! [`adopt`]: makes the current generation of a remote the current one here. Names and digests come at once, the bytes of files when they are read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use inarch_tree::InodeId;
+use inarch_tree::select::without;
+
+use super::error::Damage;
+use super::far::{Far, Head};
+use super::generation::Generation;
+use super::lazy::Chunks;
+use super::store::{Cache, Next, Snapshot};
+use super::synced::Synced;
+use super::{CacheError, Stored};
+
+/// What became of a remote's generation.
+pub enum Adopted {
+    /// There is none, or it is here already.
+    Nothing,
+    /// It is the generation with this number here.
+    Copy(u64),
+    /// Something was published here that it has not.
+    Differs {
+        /// What the remote says of its current generation.
+        head: Head,
+        /// That generation.
+        there: Box<Generation>,
+        /// The one here from which both sides went on.
+        base: Box<Snapshot>,
+    },
+}
+
+/// Makes the current generation of a remote the current one here, if nothing was published here since both were the same, or `is_copy`: if this is nothing
+/// but a copy of the remote.
+pub fn adopt(cache: &Cache, far: &Far, is_copy: bool) -> Result<Adopted, CacheError> {
+    let Some(current) = far.current()? else { return Ok(Adopted::Nothing) };
+    let base = cache.snapshot()?;
+    let number = base.generation.body.number;
+    let synced = Synced::load(cache.dir(), far.location()).filter(|_| number > 0);
+    if synced.as_ref().is_some_and(|synced| synced.there == current.head.generation) {
+        return Ok(Adopted::Nothing);
+    }
+    let there = far.generation(&current.head)?;
+    if !is_copy && number > 0 && synced.is_none_or(|synced| synced.here != Some(number)) {
+        return Ok(Adopted::Differs { head: current.head, there: Box::new(there), base: Box::new(base) });
+    }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let published = cache.lock()?.publish(cache.new_pack()?, (&there.body.made_by, time), &base, |now, _| {
+        if now.body.number != number {
+            return Ok(None);
+        }
+        make_packs(cache, &there)?;
+        let lists = (*there.lists).clone();
+        Ok(Some(Next { tree: Arc::clone(&there.tree), files: there.places(), lists, drops: true }))
+    })?;
+    // Otherwise another process has published meanwhile: most likely the same.
+    let Some(number) = published else { return Ok(Adopted::Nothing) };
+    let location = far.location().to_string();
+    Synced { location, there: current.head.generation, here: Some(number) }.store(cache.dir())?;
+    Ok(Adopted::Copy(number))
+}
+
+/// Makes the files of a remote's packs. The cache is locked, so that a concurrent sweep does not remove them as unused.
+pub fn make_packs(cache: &Cache, there: &Generation) -> Result<(), CacheError> {
+    for (name, number) in there.body.packs.iter().zip(0..) {
+        let chunks = Chunks::of(there, number).map_err(|damage: Damage| CacheError::Disk(damage.to_string()))?;
+        cache.make_lazy_pack(name, chunks.end())?;
+    }
+    Ok(())
+}
+
+/// A generation without the files whose bytes are only at a remote, and how many those are.
+pub fn without_absent(cache: &Cache, generation: &Generation) -> Result<(Generation, u64), CacheError> {
+    let is_absent =
+        |(id, stored): &(InodeId, Stored)| !cache.has(generation, stored, generation.tree.inode(*id).size());
+    let absent: BTreeSet<InodeId> = generation.remote_files().filter(is_absent).map(|(id, _)| id).collect();
+    if absent.is_empty() {
+        return Ok((generation.clone(), 0));
+    }
+    let selected = without(&generation.tree, &|id| absent.contains(&id))?;
+    let files = selected.origins.iter().map(|id| generation.files.get(id.index()).copied().flatten()).collect();
+    Ok((Generation { tree: Arc::new(selected.tree), files, ..generation.clone() }, absent.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use inarch_block::read_content;
+    use inarch_remote::Location;
+    use inarch_tree::{Attributes, Builder};
+
+    use super::*;
+    use crate::{Body, CachePlace, Digest, Lists, Scope};
+
+    const PACK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    /// A generation of one file, that lies in the pack from `at`.
+    fn generation(number: u64, at: u64, content: &[u8]) -> Generation {
+        let directory = Attributes { mode: 0o040_755, ..Attributes::default() };
+        let mut builder = Builder::new(&directory).unwrap();
+        let file = Attributes { mode: 0o100_644, size: content.len() as u64, ..Attributes::default() };
+        builder.list(InodeId::ROOT).unwrap();
+        builder.add(b"file", &file).unwrap();
+        let tree = Arc::new(builder.finish().unwrap());
+        let digest = Digest(*blake3::hash(content).as_bytes());
+        let stored = |id| super::super::has_bytes(&tree, id).then_some(Stored { pack: 0, at, digest });
+        let files = tree.inodes().map(|(id, _)| stored(id)).collect();
+        let body = Body { number, packs: vec![PACK.to_owned()], ..Body::default() };
+        Generation { body, tree: Arc::clone(&tree), files, lists: Arc::new(Lists::new()) }
+    }
+
+    fn read(snapshot: &Snapshot) -> Vec<u8> {
+        let tree = &snapshot.generation.tree;
+        let (id, inode) = tree.inodes().find(|(id, _)| super::super::has_bytes(tree, *id)).unwrap();
+        let mut bytes = vec![0; inode.size() as usize];
+        read_content(&*snapshot.content(), id, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Of a remote that is not to be trusted: the packs that a generation names are those of another one.
+    #[test]
+    fn a_pack_with_other_bytes_than_before_changes_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let location = |name: &str| Location::parse(&format!("file://{}", home.path().join(name).display())).unwrap();
+        let put = |name: &str, generation: &Generation, at: u64, content: &[u8]| {
+            let _ = fs::remove_dir_all(home.path().join(name));
+            let far = Far::start(location(name), name.to_owned(), true).unwrap();
+            let mut pieces = Some([&vec![0; at as usize], content].concat());
+            far.put_pack(PACK, || Ok(pieces.take())).unwrap();
+            far.publish(generation, None).unwrap().unwrap();
+            Arc::new(far)
+        };
+        let cache = |far: &Arc<Far>| {
+            let place = CachePlace::new(&home.path().join("caches"), Scope::User, "own").unwrap();
+            Cache::make(&place).unwrap().with_far(Some(Arc::clone(far)))
+        };
+        let far = put("there", &generation(1, 4096, b"first"), 4096, b"first");
+        assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(1)));
+        let snapshot = cache(&far).snapshot().unwrap();
+        assert_eq!(read(&snapshot), b"first");
+        // The same place, a place in between, and more than there was: all of them hold bytes of the first one.
+        for (at, content) in [(4096, "other"), (4098, "other"), (4096, "first, and more")] {
+            let hostile = put("there", &generation(2, at, content.as_bytes()), at, content.as_bytes());
+            let refused = adopt(&cache(&hostile), &hostile, true).err().unwrap();
+            assert!(matches!(&refused, CacheError::Conflict { pack, .. } if pack == PACK), "{refused}");
+            assert_eq!(read(&cache(&far).snapshot().unwrap()), b"first");
+        }
+        assert_eq!(read(&snapshot), b"first");
+        // Other files of the pack, and the same one, are no conflict.
+        let far = put("there", &generation(2, 8192, b"second"), 8192, b"second");
+        assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(2)));
+        assert_eq!(read(&cache(&far).snapshot().unwrap()), b"second");
+        assert_eq!(read(&snapshot), b"first");
+    }
+}

@@ -1,0 +1,24 @@
+//! Container images that came from registries, in `$XDG_CACHE_HOME/inarch/images`:
+//!
+//! | file | content |
+//! |---|---|
+//! | `blobs/ALGORITHM/HEX` | a manifest, an index, a configuration or a layer, by its digest: as in an OCI layout |
+//! | `names/HEX` | the digest that an image's name had at the last request; HEX is the digest of the name itself: [`store`] |
+//! | `lock` | a program that fetches or reads holds it shared, `prune` exclusively |
+//!
+//! A file gets its name when it is complete, has the right digest and is on the disk, so no reader sees half of one. Two programs that fetch the same file write the same
+//! bytes. A name is written when all that it needs is there.
+//!
+//! Nothing of a registry is trusted. A thread that speaks with it is confined to that ([`Registry`](inarch_remote::registry::Registry)). The
+//! documents that it answers are read by a thread that is confined to parsing; what they say of names becomes a path only as a digest. Each blob has the size and
+//! the digest that the document has for it, and those are compared again whenever an image is opened.
+
+mod error;
+mod pull;
+mod store;
+
+pub use error::PullError;
+pub use pull::pull;
+pub use pull::{PullEvent, tell_pulls};
+pub use store::KeptImage;
+pub use store::{ImageReport, PrunedImages, images, prune_images};

@@ -1,0 +1,108 @@
+//! [`Turn`]: one run at a time has a cache that is asked for as `locked`.
+//!
+//! The lock is flock(2) on the file `turn` of the cache's directory, so the kernel frees it when its holder ends, however that is. The file says who
+//! holds it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use inarch_lifecycle::PathError;
+use inarch_lifecycle::shown;
+use inarch_lifecycle::trust::{self, Missing, Owner};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::CacheError;
+use super::place::LIVE;
+use super::store::Cache;
+
+const TURN: &str = "turn";
+/// Locked (shared) by each run that has the directory `live`, and exclusively to remove the cache.
+const LIVE_LOCK: &str = "live.lock";
+/// The longest description of a holder that is read, in bytes.
+const LONGEST: u64 = 512;
+/// How often a turn is asked for again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A run's turn with a cache; it ends with this value.
+#[derive(Debug)]
+pub struct Turn {
+    _file: File,
+}
+
+impl Cache {
+    /// Waits for this run's turn. While another run has it, `goes_on` gets what is known of that one, over and over; if it returns false, the result is
+    /// `None`. `who` is what others are told of this run.
+    ///
+    /// # Errors
+    /// The file cannot be opened or locked.
+    pub fn turn(&self, who: &str, mut goes_on: impl FnMut(&str) -> bool) -> Result<Option<Turn>, CacheError> {
+        let path = self.dir().join(TURN);
+        let fail = |error| PathError::new(&path, "cannot lock the cache for this run", error);
+        let options = &mut OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600);
+        let mut file = trust::open(&path, options).map_err(fail)?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The cache was removed, and perhaps made anew.
+                Ok(()) if file.metadata().map_err(fail)?.nlink() == 0 => {
+                    return Cache::make(self.place())?.turn(who, goes_on);
+                }
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    if !goes_on(&holder(&mut file)) {
+                        return Ok(None);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Err(errno) => return Err(fail(errno.into()).into()),
+            }
+        }
+        // Only people read it: a disk that is full does not matter.
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(who.as_bytes()));
+        Ok(Some(Turn { _file: file }))
+    }
+}
+
+impl Cache {
+    /// Makes the directory that is shared live, and keeps it from being removed as long as the result is there.
+    ///
+    /// # Errors
+    /// It cannot be made, or is just being removed.
+    pub fn take_live(&self) -> Result<Turn, CacheError> {
+        let file = self.open_live_lock()?;
+        let [scope, name] = self.place().names();
+        trust::directory(&self.place().home, &[scope, name, LIVE], Missing::Make, Owner::User)?;
+        let path = self.dir().join(LIVE_LOCK);
+        flock(&file, FlockOperation::NonBlockingLockShared)
+            .map_err(|errno| PathError::new(&path, "the cache is being removed", std::io::Error::from(errno)))?;
+        Ok(Turn { _file: file })
+    }
+
+    /// Keeps the directory that is shared live from being used; `None` if it is in use.
+    ///
+    /// # Errors
+    /// That cannot be found out.
+    pub fn close_live(&self) -> Result<Option<Turn>, CacheError> {
+        let file = self.open_live_lock()?;
+        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok().then_some(Turn { _file: file }))
+    }
+
+    fn open_live_lock(&self) -> Result<File, CacheError> {
+        let path = self.dir().join(LIVE_LOCK);
+        let options = &mut OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600);
+        Ok(trust::open(&path, options).map_err(|error| PathError::new(&path, "cannot lock the cache", error))?)
+    }
+}
+
+/// Describes the lock's holder, by what that has written into the file.
+fn holder(file: &mut File) -> String {
+    let mut text = Vec::new();
+    let _ = file.rewind().and_then(|()| file.take(LONGEST).read_to_end(&mut text));
+    shown(Path::new(&*String::from_utf8_lossy(&text)))
+}

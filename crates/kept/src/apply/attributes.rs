@@ -1,0 +1,269 @@
+//! Sets owner, permissions, extended attributes and times of what an apply makes or changes.
+
+use std::os::fd::BorrowedFd;
+
+use inarch_lifecycle::counted;
+use inarch_tree::compare::Aspects;
+use inarch_tree::{FileType, Inode, InodeId, Tree, Xattr};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod,
+    fchown, fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
+};
+use rustix::io::Errno;
+
+use super::host::{Directory, mtime};
+use super::make::{MakeError, host};
+use super::object::{Identity, path_of};
+use crate::OwnersBack;
+
+/// The attributes that something on the host is to get.
+pub(super) struct Wanted<'a> {
+    pub tree: &'a Tree,
+    pub inode: InodeId,
+    pub uid: u32,
+    pub gid: u32,
+    /// Whether the guest's owner or group maps to none of the host's, so that `uid` and `gid` are somebody else's.
+    pub is_foreign: bool,
+    pub back: &'a OwnersBack,
+    /// Extended attributes that are to go.
+    pub unwanted: Vec<Box<[u8]>>,
+}
+
+/// The number of attributes that could not be set, for want of privilege or support. The rest is applied nevertheless.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lost {
+    pub owners: u64,
+    /// Owners that are outside of every range of ids.
+    pub foreign: u64,
+    /// Files that came without set-ID bits or capabilities, because their owner is another one.
+    pub privileges: u64,
+    pub xattrs: u64,
+}
+
+impl Lost {
+    pub fn join(&mut self, other: &Lost) {
+        self.owners += other.owners;
+        self.foreign += other.foreign;
+        self.privileges += other.privileges;
+        self.xattrs += other.xattrs;
+    }
+
+    /// A line for each kind that was lost.
+    pub fn lines(&self) -> Vec<String> {
+        let files = |count| counted(count, "file", "files");
+        let line = |count: u64, text: String| (count > 0).then_some(text);
+        let owners = files(self.owners);
+        let owners = line(self.owners, format!("the owners of {owners} could not be set, for want of privilege"));
+        let foreign = files(self.foreign);
+        let reason = "are outside of every range of --map-uid and --map-gid, and were not set";
+        let foreign = line(self.foreign, format!("the owners of {foreign} {reason}"));
+        let privileges = files(self.privileges);
+        let reason = "since a file of another owner has none of them";
+        let privileges = line(
+            self.privileges,
+            format!("{privileges} came without set-user-ID, set-group-ID or capabilities, {reason}"),
+        );
+        let xattrs = counted(self.xattrs, "extended attribute", "extended attributes");
+        let xattrs = line(self.xattrs, format!("{xattrs} could not be set, for want of privilege or support"));
+        [owners, foreign, privileges, xattrs].into_iter().flatten().collect()
+    }
+}
+
+/// Set-user-ID and set-group-ID.
+const SET_ID: u32 = 0o6000;
+
+/// An object on the host that gets attributes.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    /// A file that is open.
+    Open(BorrowedFd<'a>, &'a Directory),
+    /// Anything, by a descriptor that opens nothing (`O_PATH`), with what it was when it was checked.
+    Held(BorrowedFd<'a>, &'a Directory, &'a Stat),
+}
+
+/// The kinds of attributes that are set, and the extended attributes before.
+#[derive(Clone, Copy)]
+pub(super) struct Changed<'a> {
+    pub aspects: Aspects,
+    pub had: &'a [Xattr],
+}
+
+impl Changed<'_> {
+    /// All, of a new object.
+    pub const ALL: Changed<'static> = Changed {
+        aspects: Aspects {
+            mode: true,
+            owner: true,
+            mtime: true,
+            xattrs: true,
+            file_type: false,
+            content: false,
+            inode: false,
+        },
+        had: &[],
+    };
+}
+
+/// Sets owner, permissions, extended attributes and mtime, as far as they are `changed` and differ from what is
+/// `wanted`. The others stay the host's. `inherits`: the target may have got an ACL when it was made. Returns the
+/// target's identity.
+///
+/// The order is such that no call undoes another. The owner comes first, while the file has no set-ID bits: at no
+/// moment may it act in the name of another owner.
+pub(super) fn set_attributes(
+    target: Target<'_>,
+    inherits: bool,
+    changed: Changed<'_>,
+    wanted: &Wanted<'_>,
+    lost: &mut Lost,
+) -> Result<Identity, MakeError> {
+    let Changed { aspects, had } = changed;
+    let inode = wanted.tree.inode(wanted.inode);
+    let there = target.stat().map_err(host("look at"))?;
+    let mut is_owned = !wanted.is_foreign;
+    lost.foreign += u64::from(wanted.is_foreign && aspects.owner);
+    let owner_differs = (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid);
+    if owner_differs && !aspects.owner {
+        is_owned = false;
+    } else if owner_differs {
+        // chown(2) itself clears them, but not on every file system, and not a set-group-ID bit without the group's
+        // execute bit.
+        if there.st_mode & SET_ID != 0 && inode.file_type() != FileType::Directory {
+            target.chmod(there.st_mode & 0o7777 & !SET_ID).map_err(host("set the permissions of"))?;
+        }
+        match target.chown(wanted.uid, wanted.gid) {
+            Err(Errno::PERM) => {
+                lost.owners += 1;
+                is_owned = false;
+            }
+            result => result.map_err(host("set the owner of"))?,
+        }
+    }
+    let inherited = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"].into_iter().filter(|_| inherits);
+    let unwanted = wanted.unwanted.iter().map(|name| &name[..]).filter(|_| aspects.xattrs);
+    for name in unwanted.chain(inherited) {
+        // It may not be there.
+        let _ = target.remove_xattr(name);
+    }
+    // A file of another owner gets no set-ID bits.
+    let has_mode = if aspects.mode { inode.mode() } else { there.st_mode };
+    let is_another = if aspects.mode { !is_owned } else { owner_differs && aspects.owner };
+    let is_denied = is_another && inode.file_type() != FileType::Directory;
+    let denied = if is_denied { has_mode & SET_ID } else { 0 };
+    let mode = has_mode & 0o7777 & !denied;
+    // The change of the owner, or the removal of an ACL, may have changed them.
+    let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
+    // The previous owner may write to a file that is not new until it has its owner and its bits.
+    let gives_rights = mode & SET_ID != 0 && inode.file_type() == FileType::Regular;
+    if gives_rights && !target.is_unwritten()? {
+        return Err(MakeError::Changed);
+    }
+    if inode.file_type() != FileType::Symlink && (mode_differs || (owner_differs && aspects.owner) || inherits) {
+        target.chmod(mode).map_err(host("set the permissions of"))?;
+    }
+    // From here on a write clears the bits; see write(2).
+    if gives_rights && !target.is_unwritten()? {
+        target.chmod(mode & !SET_ID).map_err(host("set the permissions of"))?;
+        return Err(MakeError::Changed);
+    }
+    let mut without = denied != 0;
+    let xattrs = if aspects.xattrs { wanted.tree.xattrs(inode.xattrs()) } else { &[] };
+    for xattr in xattrs.iter().filter(|xattr| !had.contains(xattr)) {
+        let mut value = xattr.value.to_vec();
+        if *xattr.name == *b"security.capability" && !is_owned {
+            without = true;
+            let _ = target.remove_xattr(&xattr.name);
+            continue;
+        }
+        if xattr.name.starts_with(b"system.posix_acl_") && !wanted.back.acl(&mut value) {
+            lost.foreign += 1;
+            continue;
+        }
+        match target.set_xattr(&xattr.name, &value) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.xattrs += 1,
+            result => result.map_err(host("set the extended attributes of"))?,
+        }
+    }
+    lost.privileges += u64::from(without);
+    if aspects.mtime {
+        set_time(target, inode, &there)?;
+    }
+    Ok(Identity::of(&there))
+}
+
+fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeError> {
+    if mtime(there) == inode.mtime() {
+        return Ok(());
+    }
+    let time = inode.mtime();
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+    };
+    target.set_times(&times).map_err(host("set the time of"))
+}
+
+impl Target<'_> {
+    fn stat(self) -> Result<Stat, Errno> {
+        match self {
+            Target::Open(file, directory) => directory.stat_of(file),
+            Target::Held(_, _, stat) => Ok(*stat),
+        }
+    }
+
+    /// Whether nothing was written to it since it was looked at.
+    fn is_unwritten(self) -> Result<bool, MakeError> {
+        let Target::Held(file, directory, there) = self else { return Ok(true) };
+        let is = directory.stat_of(file).map_err(host("look at"))?;
+        Ok(is.st_size == there.st_size && mtime(&is) == mtime(there))
+    }
+
+    fn call(self) -> Result<(), Errno> {
+        let (Target::Open(_, directory) | Target::Held(_, directory, _)) = self;
+        directory.call()
+    }
+
+    fn chown(self, uid: u32, gid: u32) -> Result<(), Errno> {
+        self.call()?;
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        match self {
+            Target::Open(file, _) => fchown(file, uid, gid),
+            Target::Held(file, ..) => chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH),
+        }
+    }
+
+    /// Sets permissions of what is no symlink.
+    fn chmod(self, mode: u32) -> Result<(), Errno> {
+        self.call()?;
+        let mode = Mode::from_raw_mode(mode as RawMode);
+        match self {
+            Target::Open(file, _) => fchmod(file, mode),
+            Target::Held(file, ..) => chmod(path_of(file), mode),
+        }
+    }
+
+    fn set_xattr(self, attribute: &[u8], value: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        match self {
+            Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
+            Target::Held(file, ..) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
+        }
+    }
+
+    fn remove_xattr(self, attribute: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        match self {
+            Target::Open(file, _) => fremovexattr(file, attribute),
+            Target::Held(file, ..) => removexattr(path_of(file), attribute),
+        }
+    }
+
+    fn set_times(self, times: &Timestamps) -> Result<(), Errno> {
+        self.call()?;
+        match self {
+            Target::Open(file, _) => futimens(file, times),
+            // utimensat(2) takes such a descriptor itself since Linux 5.8.
+            Target::Held(file, ..) => utimensat(CWD, path_of(file), times, AtFlags::empty()),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Identifies the file system of a host tree, in a way that survives a reboot.
+//!
+//! The inode number of a mount's root says little: on every ext4 it is 2. A device number changes on reboot. The file
+//! system's own ID (`f_fsid` of statfs(2)) is derived from its UUID on ext4, Btrfs, tmpfs, overlayfs, ZFS and others.
+//! XFS, F2FS and the FAT family use their device number as ID (`huge_encode_dev` in include/linux/kdev_t.h); there
+//! the creation time of the tree's root directory is used instead. FUSE and NFS have no ID, so their file systems are
+//! not distinguished.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, StatxFlags, fstat, fstatvfs, major, minor, statx};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// What tells a file system from others, also after another start of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeId {
+    /// Its own ID.
+    Id(u64),
+    /// When the tree's root directory was made in it: seconds since 1970, and nanoseconds.
+    Born(i64, u32),
+}
+
+impl VolumeId {
+    /// The file system of a tree's root directory; `None` if it cannot be identified.
+    pub fn of(root: impl AsFd) -> Result<Option<VolumeId>, Errno> {
+        let root = root.as_fd();
+        let id = fstatvfs(root)?.f_fsid;
+        let born = statx(root, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+        let born = born.ok().filter(|found| found.stx_mask & StatxFlags::BTIME.bits() != 0);
+        let born = born.map(|found| (found.stx_btime.tv_sec, found.stx_btime.tv_nsec));
+        Ok(VolumeId::from(id, fstat(root)?.st_dev, born))
+    }
+
+    fn from(id: u64, device: u64, born: Option<(i64, u32)>) -> Option<VolumeId> {
+        match id {
+            id if id == encoded(device) => born.map(|(seconds, nanoseconds)| VolumeId::Born(seconds, nanoseconds)),
+            // No ID, or the device number below an overlayfs, whose directories get a new creation time when written
+            // to.
+            id if id <= u32::MAX.into() => None,
+            id => Some(VolumeId::Id(id)),
+        }
+    }
+
+    /// Whether what was noted of a tree does not fit what is there now. What an earlier version noted nothing of fits all.
+    pub fn is_another(then: Option<VolumeId>, now: Option<VolumeId>) -> bool {
+        then.is_some_and(|then| now != Some(then))
+    }
+}
+
+/// A device number as the kernel writes it into an ID: 32 bits.
+fn encoded(device: u64) -> u64 {
+    let (major, minor) = (u64::from(major(device)), u64::from(minor(device)));
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::super::KeptTree;
+    use super::super::staged::Staged;
+    use super::*;
+
+    /// A mount that ends when dropped.
+    struct Mounted<'p>(&'p Path);
+
+    impl<'p> Mounted<'p> {
+        fn new(what: &[&str], at: &'p Path) -> Option<Mounted<'p>> {
+            let mounted = Command::new("mount").args(what).arg(at).output().is_ok_and(|done| done.status.success());
+            mounted.then_some(Mounted(at))
+        }
+    }
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            assert!(Command::new("umount").arg(self.0).status().unwrap().success());
+        }
+    }
+
+    /// An ext4 image of 8 MiB.
+    fn ext4(path: &Path) {
+        fs::File::create(path).unwrap().set_len(8 << 20).unwrap();
+        let made = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(path).output();
+        assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    }
+
+    /// The change of a run over a volume that is mounted at `at`, which `volumes` have in turn.
+    fn check(at: &Path, (first, other): (&[&str], &[&str])) -> bool {
+        let guest = at.with_file_name("guest");
+        let Some(mounted) = Mounted::new(first, at) else { return false };
+        let was = rustix::fs::stat(at).unwrap().st_ino;
+        fs::create_dir_all(&guest).unwrap();
+        fs::write(guest.join("new"), "of the guest").unwrap();
+        let mut staged = Staged::new(at, &guest);
+        drop(mounted);
+        let mounted = Mounted::new(other, at).unwrap();
+        assert_eq!(rustix::fs::stat(at).unwrap().st_ino, was, "the roots are told apart by their numbers");
+        let refusal = staged.apply().unwrap_err().to_string();
+        assert!(refusal.contains("or another file system, has taken its place"), "{refusal}");
+        assert!(!at.join("new").exists(), "nothing is written");
+        let tree = |staged: &Staged| -> KeptTree { staged.run.record.as_ref().unwrap().trees[0].clone() };
+        let now = tree(&staged).with_volume().unwrap();
+        let refusal = staged.run.refuse_another_volume(&now).unwrap_err().to_string();
+        assert!(refusal.contains("another file system is mounted there"), "{refusal}");
+        drop(mounted);
+        // A tmpfs ends with its mount.
+        if first.contains(&"loop") {
+            let _mounted = Mounted::new(first, at).unwrap();
+            let now = tree(&staged).with_volume().unwrap();
+            staged.run.refuse_another_volume(&now).unwrap();
+            assert!(staged.apply().unwrap().complete);
+            assert_eq!(fs::read(at.join("new")).unwrap(), b"of the guest");
+        }
+        true
+    }
+
+    #[test]
+    fn a_volume_in_the_place_of_another_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("mount");
+        fs::create_dir(&at).unwrap();
+        let tmpfs = ["-t", "tmpfs", "-o", "size=4m", "tmpfs"];
+        let images = ["a", "b"].map(|name| dir.path().join(name));
+        images.iter().for_each(|image| ext4(image));
+        let [a, b] = images.each_ref().map(|image| ["-o", "loop", image.to_str().unwrap()]);
+        if !check(&at, (&tmpfs, &tmpfs)) || !check(&at, (&a, &b)) {
+            eprintln!("skipped: a_volume_in_the_place_of_another_is_refused: mounting a file system: it needs root");
+        }
+    }
+
+    #[test]
+    fn a_run_that_changed_nothing_goes_on_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let staged = Staged::new(dir.path(), dir.path());
+        let record = staged.run.record.as_ref().unwrap();
+        let mut elsewhere = record.trees[0].clone();
+        elsewhere.volume = Some(VolumeId::Id(7));
+        staged.run.refuse_another_volume(&elsewhere).unwrap();
+    }
+
+    #[test]
+    fn an_id_that_is_a_device_number_is_none() {
+        // /dev/vdb1 on XFS, and a device with a large minor number.
+        for (major, minor, id) in [(254, 17, 0xfe11), (259, 0x12345, 0x1231_0345)] {
+            let device = rustix::fs::makedev(major, minor);
+            assert_eq!(VolumeId::from(id, device, Some((7, 8))), Some(VolumeId::Born(7, 8)));
+            assert_eq!(VolumeId::from(id, device, None), None);
+            assert_eq!(VolumeId::from(id + 1, device, Some((7, 8))), None, "overlayfs on such a file system");
+            let of_uuid = id | 1 << 40;
+            assert_eq!(VolumeId::from(of_uuid, device, Some((7, 8))), Some(VolumeId::Id(of_uuid)));
+        }
+        assert_eq!(VolumeId::from(0, rustix::fs::makedev(0, 5), Some((7, 8))), None, "FUSE");
+    }
+
+    #[test]
+    fn what_is_not_known_fits_all() {
+        let (one, other) = (Some(VolumeId::Id(1)), Some(VolumeId::Id(2)));
+        assert!(!VolumeId::is_another(one, one) && !VolumeId::is_another(None, one));
+        assert!(VolumeId::is_another(one, other) && VolumeId::is_another(one, None));
+        assert!(VolumeId::is_another(one, Some(VolumeId::Born(1, 0))));
+    }
+}
