@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,6 +64,7 @@ struct relay {
 	struct output outputs[2];
 	bool exited, exit_sent, done, lost;
 	int status;
+	struct rusage usage; /* of the command and what it waited for */
 	uint64_t drain_deadline;
 };
 
@@ -244,10 +246,11 @@ static void read_output(struct output *output)
 	}
 }
 
-static void command_ended(int status)
+static void command_ended(int status, const struct rusage *usage)
 {
 	relay.exited = true;
 	relay.status = status;
+	relay.usage = *usage;
 	relay.outputs[0].hung_up = false;
 	relay.drain_deadline = monotonic_microseconds() + DRAIN_LIMIT_MICROSECONDS;
 	for (int i = 0; i < 2; i++)
@@ -316,20 +319,28 @@ static void reap(void)
 	while (read(relay.child_signals, &information, sizeof information) > 0)
 		;
 	int status;
+	struct rusage usage;
 	pid_t pid;
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+	while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
 		if (pid == relay.command->pid)
-			command_ended(status);
+			command_ended(status, &usage);
+}
+
+static uint64_t microseconds_in(const struct timeval *time)
+{
+	return (uint64_t)time->tv_sec * 1000000 + (uint64_t)time->tv_usec;
 }
 
 static void send_exit(void)
 {
-	uint8_t payload[8];
+	uint8_t payload[24];
 	observe_take(relay.channel, relay.processes);
 	if (relay.machine && relay.status != 0)
 		warn_of_circumstances(relay.channel, relay.machine);
 	put_u32(payload, WIFEXITED(relay.status) ? (uint32_t)WEXITSTATUS(relay.status) : 0);
 	put_u32(payload + 4, WIFSIGNALED(relay.status) ? (uint32_t)WTERMSIG(relay.status) : 0);
+	put_u64(payload + 8, microseconds_in(&relay.usage.ru_utime));
+	put_u64(payload + 16, microseconds_in(&relay.usage.ru_stime));
 	channel_send(relay.channel, FRAME_EXIT, payload, sizeof payload);
 	relay.exit_sent = true;
 }

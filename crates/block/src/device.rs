@@ -8,7 +8,7 @@ use std::sync::Arc;
 use inarch_tree::InodeId;
 use vm_memory::VolatileSlice;
 
-use crate::events::{Counters, add};
+use crate::events::{Counters, add, timed};
 use crate::overlay::State;
 use crate::{Allowance, BLOCK_SIZE, BlockMap, Content, Cursor, Events, Hold, Overlay, Run};
 
@@ -88,7 +88,8 @@ impl Device {
     pub(crate) fn read_to(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         add(&self.counters.reads, 1);
         let count = count.min(out.remaining());
-        self.count_error(self.check_range(offset, count).and_then(|()| self.read(offset, count, out)))
+        let read = || self.check_range(offset, count).and_then(|()| self.read(offset, count, out));
+        self.count_error(timed(&self.counters.reading, read))
     }
 
     /// Writes all of `data` from `offset` on.
@@ -100,7 +101,8 @@ impl Device {
         add(&self.counters.writes, 1);
         let mut data = Cursor::new(data);
         let length = data.remaining();
-        let result = self.writable(offset, length).and_then(|overlay| {
+        let result = timed(&self.counters.writing, || {
+            let overlay = self.writable(offset, length)?;
             overlay.write(offset, length, &mut data, &|offset, out| self.read_below_into(offset, out))
         });
         if result.is_ok() {
@@ -117,16 +119,17 @@ impl Device {
     /// Zeroes the range; gives the overlay's space for it back to the host only if `unmap` is set.
     pub fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()> {
         add(&self.counters.discards, 1);
-        let result = self
-            .writable(offset, length)
-            .and_then(|overlay| overlay.zero(offset, length, unmap, &|offset, out| self.read_below_into(offset, out)));
+        let result = timed(&self.counters.writing, || {
+            let overlay = self.writable(offset, length)?;
+            overlay.zero(offset, length, unmap, &|offset, out| self.read_below_into(offset, out))
+        });
         self.count_error(result)
     }
 
     /// Waits until every acknowledged write is as durable as the overlay makes it.
     pub fn flush(&self) -> io::Result<()> {
         add(&self.counters.flushes, 1);
-        self.count_error(self.overlay.as_ref().map_or(Ok(()), Overlay::flush))
+        self.count_error(timed(&self.counters.writing, || self.overlay.as_ref().map_or(Ok(()), Overlay::flush)))
     }
 
     /// Copies the tree's files, so that later changes on the host do not matter; see [`Content::hold`].

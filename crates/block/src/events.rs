@@ -1,6 +1,7 @@
 //! Counts what happens on a device, for the report at the end of a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::ChangedFiles;
 
@@ -17,6 +18,10 @@ pub struct Events {
     pub flushes: u64,
     /// Calls that failed.
     pub errors: u64,
+    /// The time that calls of `read_at` took.
+    pub reading: Duration,
+    /// The time that calls of `write_at`, `discard`, `write_zeroes` and `flush` took.
+    pub writing: Duration,
     /// Bytes read as zeros, from the map or the overlay.
     pub zero_bytes_read: u64,
     /// Bytes read that were rendered metadata.
@@ -47,6 +52,9 @@ pub(crate) struct Counters {
     pub(crate) discards: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) errors: AtomicU64,
+    /// Nanoseconds.
+    pub(crate) reading: AtomicU64,
+    pub(crate) writing: AtomicU64,
     pub(crate) zero_bytes_read: AtomicU64,
     pub(crate) metadata_bytes_read: AtomicU64,
     pub(crate) file_bytes_read: AtomicU64,
@@ -58,6 +66,14 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
+/// Adds the time that `work` takes.
+pub(crate) fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let done = work();
+    add(counter, u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    done
+}
+
 impl Counters {
     pub(crate) fn snapshot(&self) -> Events {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -67,6 +83,8 @@ impl Counters {
             discards: get(&self.discards),
             flushes: get(&self.flushes),
             errors: get(&self.errors),
+            reading: Duration::from_nanos(get(&self.reading)),
+            writing: Duration::from_nanos(get(&self.writing)),
             zero_bytes_read: get(&self.zero_bytes_read),
             metadata_bytes_read: get(&self.metadata_bytes_read),
             file_bytes_read: get(&self.file_bytes_read),

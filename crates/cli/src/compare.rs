@@ -16,7 +16,8 @@ use crate::output::{answer, complain};
 use crate::run::{RunArguments, request_of};
 
 /// Options of `inarch run` that are for a single run.
-const SINGLE: [&str; 8] = ["keep", "trace", "by_process", "report", "dry_run", "tty", "interactive", "verbose"];
+const SINGLE: [&str; 10] =
+    ["keep", "trace", "by_process", "report", "stats", "timings", "dry_run", "tty", "interactive", "verbose"];
 
 /// Leaves them out of the help.
 fn without_single(argument: Arg) -> Arg {
@@ -101,6 +102,8 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
         (run.keep.is_some(), "--keep"),
         (run.trace.is_some(), "--trace"),
         (run.report.is_some(), "--report"),
+        (run.stats, "--stats"),
+        (run.timings.is_some(), "--timings"),
         (run.dry_run, "--dry-run"),
         (run.tty, "--tty"),
     ] {

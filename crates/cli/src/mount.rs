@@ -26,6 +26,7 @@ use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
 use crate::signals::EndingSignals;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
+use crate::stats::{self, StatsArgument};
 use crate::upper::UpperArguments;
 use background::{Child, start};
 
@@ -95,6 +96,10 @@ pub struct MountArguments {
         requires = "record"
     )]
     pub record_level: RecordLevelArgument,
+
+    /// How long requests take.
+    #[command(flatten)]
+    pub stats: StatsArgument,
 
     /// Show what can be read of a damaged archive or image, and report what cannot
     #[arg(long)]
@@ -287,6 +292,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         upper,
         record,
         record_level,
+        stats: measuring,
         locks,
         changes,
         via,
@@ -331,6 +337,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
             (changes.is_some(), "--changes"),
             (matches!(via, ViaArgument::Kernel), "--via kernel"),
             (record.is_some(), "--record"),
+            (measuring.stats, "--stats"),
             (salvage, "--salvage"),
             (owners != OwnerArguments::default(), "--owner"),
             (matches!(io_uring, RingsArgument::On), "--io-uring on"),
@@ -346,6 +353,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
     let record = record.map(|file| RecordRequest { file, level: record_level.into() });
+    let measures = measuring.measures();
     let request = MountRequest {
         source,
         point,
@@ -357,6 +365,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         owners,
         locks,
         record,
+        measures: measures.clone(),
         rings,
         sandbox,
         salvage,
@@ -370,7 +379,9 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     // What is wrong with the request was said before a machine is started for it.
     let remote = image.map(|image| image.server(timings, isolate)).transpose()?;
     let request = MountRequest { remote, ..request };
-    until_unmounted(request, quiet, child)?;
+    let ended = until_unmounted(request, quiet, child);
+    stats::tell(measures.as_deref());
+    ended?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,13 +18,19 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use error::{NotMounted, NotUnmounted};
 pub(crate) use fuse::PASSTHROUGH_FROM;
 use handle::Duty;
 pub use handle::{MountEvent, MountHandle, MountReport, start};
 pub use inarch_fuse::Rings;
+use inarch_lifecycle::confinement::Sandbox;
+use inarch_lifecycle::guard::{Guard, Guarded};
+use inarch_lifecycle::mounted::Mounted;
+use inarch_lifecycle::{Events, LifecycleError, descriptors, shown};
 use inarch_mount::MountError;
+use inarch_source::Source;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
 pub use remote::Remote;
@@ -32,20 +38,12 @@ use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, mounted, unmount};
 
 use archive::GuardedArchive;
-use inarch_lifecycle::Events;
-use inarch_lifecycle::LifecycleError;
-use inarch_lifecycle::confinement::Sandbox;
-use inarch_lifecycle::descriptors;
-use inarch_lifecycle::guard::{Guard, Guarded};
-use inarch_lifecycle::mounted::Mounted;
-use inarch_lifecycle::shown;
-use inarch_source::Source;
 use kernel::NotByKernel;
 
 use crate::JobError;
 use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
-use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
+use crate::share::{Measures, Refused, Submounts, left_out, note_on_mount_points};
 use crate::upper::Upper;
 pub use crate::upper::{UpperError, UpperPlace};
 pub use inarch_lifecycle::state::{home as state_directory, mount_log, open_log};
@@ -91,6 +89,8 @@ pub struct MountRequest {
     pub locks: bool,
     /// Where accesses are recorded, one line of JSON each.
     pub record: Option<RecordRequest>,
+    /// Counts the requests, and the time that they take.
+    pub measures: Option<Arc<Measures>>,
     /// Whether the kernel's requests arrive through io_uring.
     pub rings: Rings,
     /// How owners are mapped: those of the source's files in the mount, and those of new files in the source.
@@ -139,6 +139,7 @@ impl MountRequest {
             refused: Refused::default(),
             locks: false,
             record: None,
+            measures: None,
             rings: Rings::Auto,
             owners: Owners::default(),
             salvage: false,

@@ -74,7 +74,7 @@ pub use keep::{Keep, kept_words};
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
+pub use report::{CacheUse, CpuSeconds, DiskReport, Moments, Outcome, Phases, RunEvent, RunReport, TreeReport};
 pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;
@@ -114,6 +114,9 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     if let Some(trace) = &trace {
         job.trees.record(trace);
     }
+    if request.measures {
+        job.trees.measure();
+    }
     job.tell_choices(failure.events());
     let (sender, launch) = mpsc::channel();
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, failure, &sender)).collect();
@@ -122,6 +125,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     let observed = trace.as_ref().and_then(RunTrace::observed);
     let session = job.guest().and_then(|guest| job.boot(&guest, &disks, failure, &launch, &clock, observed));
     clock.stop();
+    let times = session.as_ref().ok().map(|report| (report.started, report.ended));
     let result = session.and_then(|report| match report.outcome {
         Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
         Outcome::GuestDied => Err(JobError::GuestDied),
@@ -129,7 +133,12 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     });
     let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
     let (phases, caches) = (Phases::default(), Vec::new());
-    let mut report = RunReport { result, phases, trees, notes, hints: Vec::new(), caches, trace: None };
+    let mut report =
+        RunReport { result, phases, moments: None, cpu: None, trees, notes, hints: Vec::new(), caches, trace: None };
+    if let Some((Some(started), Some(ended))) = times {
+        report.moments = clock.moments(&started, &ended);
+        report.cpu = Some(ended.cpu.into());
+    }
     report.hints = match (&report.result, report.status()) {
         (Err(JobError::Command { message, .. }), _) => hints::of_failure(request, Some(message)),
         (Ok(_), Some(1..)) => hints::of_failure(request, None),
@@ -303,6 +312,7 @@ impl<'a> Job<'a> {
             why: destination.and_then(why),
             disk,
             requests,
+            operations: Vec::new(),
         };
         let disks = self.trees.disks.iter().zip(disks).map(|(disk, live)| {
             let source = disk.recipe.source.to_string();
@@ -310,7 +320,10 @@ impl<'a> Job<'a> {
         });
         let shares = self.trees.shares.iter().map(|shared| {
             let (source, requests) = (shown(&shared.share.directory), shared.requests.load(Ordering::Relaxed));
-            report(source, Some(&shared.destination), shared.way().name(), None, Some(requests))
+            let measured = shared.share.measures.as_ref().map(|measures| measures.operations()).unwrap_or_default();
+            let operations = measured.into_iter().map(crate::share::OperationReport::from).collect();
+            let report = report(source, Some(&shared.destination), shared.way().name(), None, Some(requests));
+            TreeReport { operations, ..report }
         });
         let unpacked = self
             .trees

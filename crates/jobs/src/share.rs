@@ -2,6 +2,7 @@
 //! cache.
 
 pub(crate) mod confinement;
+mod operations;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,13 @@ use inarch_fuse::{ConnectionOptions, ReadDirPlus};
 use inarch_lifecycle::shown;
 use inarch_source::Source;
 use inarch_tree::select::Owners;
-pub use inarch_vfs::{Changes, Refused, Submounts};
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient};
+pub use inarch_vfs::{Changes, Measures, Refused, Submounts};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, Measured, OneClient};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
+pub use operations::OperationReport;
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
 pub(crate) const QUEUE_SIZE: u16 = 1024;
@@ -51,6 +53,8 @@ pub struct Share {
     pub locks: bool,
     /// The owners that the guest sees, and the owners of what it creates on the host.
     pub owners: Owners,
+    /// Counts the clients' requests, and the time that they take.
+    pub measures: Option<Arc<Measures>>,
 }
 
 /// The upper layer over a shared directory, for all its clients. Ends when dropped.
@@ -64,6 +68,14 @@ impl Cover {
     /// The directory that writes are in, if they are in one.
     pub fn path(&self) -> Option<&Path> {
         self.upper.path()
+    }
+}
+
+/// `layer`, whose requests are measured if there are `measures` for that.
+pub(crate) fn measured(layer: Arc<dyn FileSystem>, measures: Option<&Arc<Measures>>) -> Arc<dyn FileSystem> {
+    match measures {
+        Some(measures) => Arc::new(Measured::new(layer, Arc::clone(measures))),
+        None => layer,
     }
 }
 
@@ -189,13 +201,13 @@ impl Share {
     /// The directory cannot be opened.
     pub(crate) fn for_many(&self, cover: Option<&Cover>) -> Result<Arc<dyn FileSystem>, JobError> {
         if let Some(cover) = cover {
-            return Ok(Arc::clone(&cover.layer));
+            return Ok(measured(Arc::clone(&cover.layer), self.measures.as_ref()));
         }
         // Their kernels say nothing of what they keep back.
         let options = HostOptions { locks: true, writeback: false, ..self.host_options() };
         let opened = HostDirectory::new(&self.directory, options);
         let directory = opened.map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
-        Ok(with_owners(Arc::new(directory), &self.owners))
+        Ok(measured(with_owners(Arc::new(directory), &self.owners), self.measures.as_ref()))
     }
 
     /// The options for Linux's 9P mount, except those of the transport.
@@ -239,7 +251,10 @@ impl Share {
         let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
         let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };
         let share = self.clone();
-        let open = move || adapt(open(&share).map_err(|error| io::Error::other(error.to_string()))?);
+        let open = move || {
+            let layer = open(&share).map_err(|error| io::Error::other(error.to_string()))?;
+            Ok(measured(adapt(layer)?, share.measures.as_ref()))
+        };
         Ok(FsServer::new(open, options))
     }
 }

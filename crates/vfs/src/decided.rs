@@ -199,6 +199,11 @@ macro_rules! method_of_file_system {
             self.$below.$method($($argument),*)
         }
     };
+    (@ [passed $below:ident by $by:ident] fn $method:ident($($argument:ident: $type:ty),*) -> $gives:ty) => {
+        fn $method(&self, $($argument: $type),*) -> $gives {
+            self.$by(Method::$method, || self.$below.$method($($argument),*))
+        }
+    };
     (@ [read_only] fn $method:ident($($argument:ident: $type:ty),*) -> $gives:ty) => {
         fn $method(&self, $(_: $type),*) -> $gives {
             Err($crate::signature::Errno::ROFS)

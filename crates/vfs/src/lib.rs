@@ -6,7 +6,7 @@
 //! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image, or a tree
 //!   ([`VolumeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
 //! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
-//!   ([`OneClient`]), a record of each access ([`Recorder`]), some paths and no others ([`Only`]).
+//!   ([`OneClient`]), a record of each access ([`Recorder`]), how long requests take ([`Measured`]), some paths and no others ([`Only`]).
 //!
 //! A file system assigns node numbers itself and does not use the host's inode numbers, which are reused. A wire counts
 //! the look-ups of each node and drops them by [`FileSystem::forget`].
@@ -31,6 +31,7 @@ mod host;
 mod image_file;
 #[cfg(test)]
 mod listing;
+mod measured;
 mod memory;
 mod name;
 mod node;
@@ -51,6 +52,7 @@ pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, is_shown_as, may_open_every_file};
 pub use image_file::{ImageFile, ImageName};
+pub use measured::{Measured, Measures, Operation};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{

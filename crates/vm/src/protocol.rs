@@ -18,7 +18,7 @@ use std::{ffi::OsString, time::SystemTime};
 pub use processes::ProcessEvent;
 
 /// Version of the protocol that both sides must speak.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// The longest payload in either direction, in bytes: one argument of execve(2) (`MAX_ARG_STRLEN`, 128 KiB) fits.
 pub const PAYLOAD_MAX: usize = 160 * 1024;
 /// Bytes of type and length before a payload.
@@ -104,6 +104,15 @@ pub enum ProtocolError {
     },
 }
 
+/// The processor's time that a command took in the guest, with the children that it waited for (`getrusage(2)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In programs.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+}
+
 /// A frame from the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestFrame {
@@ -131,6 +140,8 @@ pub enum GuestFrame {
         status: u8,
         /// The signal that ended it, at most 64 (`SIGRTMAX`), or 0.
         signal: u8,
+        /// The processor's time that it took.
+        cpu: CpuTime,
     },
     /// The command could not be started.
     Error {
@@ -203,10 +214,13 @@ fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
         kind::STDIN_CREDIT => GuestFrame::StdinCredit(u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?)),
         kind::STDIN_CLOSED if payload.is_empty() => GuestFrame::StdinClosed,
         kind::EXIT => {
-            let (status, signal) = halves::<4>(payload).ok_or_else(unknown)?;
+            let (ended, times) = payload.split_first_chunk::<8>().ok_or_else(unknown)?;
+            let (status, signal) = halves::<4>(ended).ok_or_else(unknown)?;
+            let (user, system) = halves::<8>(times).ok_or_else(unknown)?;
+            let cpu = CpuTime { user: micros(user), system: micros(system) };
             let status = u8::try_from(u32::from_le_bytes(status)).map_err(|_| unknown())?;
             let signal = u8::try_from(u32::from_le_bytes(signal)).ok().filter(|signal| *signal <= SIGNAL_MAX);
-            GuestFrame::Exit { status, signal: signal.ok_or_else(unknown)? }
+            GuestFrame::Exit { status, signal: signal.ok_or_else(unknown)?, cpu }
         }
         kind::ERROR => {
             let (status, text) = payload.split_first_chunk::<4>().ok_or_else(unknown)?;

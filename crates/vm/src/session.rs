@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{
-    Decoder, GuestFrame, PROTOCOL_VERSION, ProcessEvent, ProtocolError, RequestError, SessionRequest,
+    CpuTime, Decoder, GuestFrame, PROTOCOL_VERSION, ProcessEvent, ProtocolError, RequestError, SessionRequest,
 };
 
 pub use signals::{CatchSignals, SignalSource};
@@ -54,6 +54,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// The times of its start, if it started.
     pub started: Option<Started>,
+    /// Its end, if the guest reported it.
+    pub ended: Option<Ended>,
 }
 
 /// Times before the command's start.
@@ -63,6 +65,17 @@ pub struct Started {
     pub agent: Duration,
     /// From the guest's boot to the command's start, by the guest's clock.
     pub command: Duration,
+    /// When the guest's report of the command's start arrived, by this machine's clock.
+    pub at: Instant,
+}
+
+/// The command's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// When the guest's report of it arrived.
+    pub at: Instant,
+    /// The processor's time that the command took in the guest.
+    pub cpu: CpuTime,
 }
 
 /// Why a session failed.

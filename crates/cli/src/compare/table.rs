@@ -10,7 +10,7 @@ use crate::size;
 const BAR: usize = 30;
 
 /// The words above the columns.
-const HEAD: [&str; 7] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "REQUESTS", "FROM DISKS"];
+const HEAD: [&str; 8] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "CPU", "REQUESTS", "FROM DISKS"];
 
 /// The cells of a row. What failed has its reason in the last one.
 fn cells(measured: &Measured) -> Vec<String> {
@@ -25,6 +25,7 @@ fn cells(measured: &Measured) -> Vec<String> {
         seconds(|run| run.total),
         seconds(|run| run.boot),
         seconds(|run| run.command),
+        seconds(|run| run.user + run.system),
         first.map_or_else(dash, |run| run.requests.to_string()),
         first.and_then(|run| run.disk_bytes).map_or_else(dash, size::show),
     ]
@@ -55,7 +56,7 @@ pub fn text(report: &CompareReport) -> String {
         row.push(bar(measured, longest));
         rows.push(row);
     }
-    let mut text = columns(&rows, &[2, 3, 4, 5, 6]);
+    let mut text = columns(&rows, &[2, 3, 4, 5, 6, 7]);
     text += "Seconds, the medians; ░ boot, █ command\n";
     for (measured, number, run) in outliers(report) {
         let name = measured.page_cache.name();
@@ -92,7 +93,7 @@ pub fn markdown(report: &CompareReport) -> String {
         format!("| {} |\n", cells.join(" | "))
     };
     let mut text = line(&HEAD.map(|word| word.to_lowercase()));
-    text += "|---|---|---:|---:|---:|---:|---:|\n";
+    text += "|---|---|---:|---:|---:|---:|---:|---:|\n";
     text.extend(report.results.iter().map(|measured| line(&cells(measured))));
     text += &format!(
         "\n`{}`: seconds, the medians of {} runs; {}\n\n{}",
@@ -106,18 +107,20 @@ pub fn markdown(report: &CompareReport) -> String {
 
 /// A line for each run, for a program.
 pub fn csv(report: &CompareReport) -> String {
-    let mut text = "page_cache,via,run,total,boot,command,status,requests,disk_bytes\n".to_owned();
+    let mut text = "page_cache,via,run,total,boot,command,user,system,status,requests,disk_bytes\n".to_owned();
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
             let bytes = run.disk_bytes.map_or(String::new(), |bytes| bytes.to_string());
             text += &format!(
-                "{},{},{},{:.6},{:.6},{:.6},{},{},{bytes}\n",
+                "{},{},{},{:.6},{:.6},{:.6},{:.6},{:.6},{},{},{bytes}\n",
                 measured.page_cache.name(),
                 measured.way,
                 number + 1,
                 run.total,
                 run.boot,
                 run.command,
+                run.user,
+                run.system,
                 run.status,
                 run.requests
             );

@@ -141,6 +141,14 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// At the end, print what the guest asked of each tree, how long that took, and the processor time of the command
+    #[arg(long)]
+    pub stats: bool,
+
+    /// At the end, print how long each part of the run took; with =FILE.svg also draw it there
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1, require_equals = true)]
+    pub timings: Option<Option<PathBuf>>,
+
     /// Write to FILE, as JSON, which files the guest used and changed; see 'inarch trace'
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

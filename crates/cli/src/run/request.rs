@@ -90,6 +90,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         console: arguments.machine.console,
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
+        measures: arguments.stats,
         ..RunRequest::new(arguments.command, Streams::of_process().context("a standard stream cannot be used")?)
     };
     caches.iter().try_for_each(|caches| caches.add_to(&mut request))?;

@@ -123,6 +123,8 @@ fn as_json(report: &RunReport) -> serde_json::Value {
         "status": report.status(),
         "error": error,
         "seconds": report.phases,
+        "moments": report.moments,
+        "cpu": report.cpu,
         "trees": report.trees,
         "caches": report.caches,
         "notes": report.notes,

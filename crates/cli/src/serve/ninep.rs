@@ -17,6 +17,7 @@ use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
+use crate::stats::{self, StatsArgument};
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve 9p`.
@@ -83,6 +84,9 @@ pub struct NinepArguments {
     pub once: bool,
 
     #[command(flatten)]
+    pub stats: StatsArgument,
+
+    #[command(flatten)]
     pub sandbox: SandboxArgument,
 }
 
@@ -95,6 +99,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         (_, _, Some(port)) => NinepAddress::Vsock(port),
         (None, None, None) => anyhow::bail!("say where to listen: --socket PATH, --tcp PORT or --vsock PORT"),
     };
+    let measures = arguments.stats.measures();
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
@@ -108,6 +113,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         locks: false,
         writeback: false,
         owners: arguments.owners.owners(),
+        measures: measures.clone(),
     };
     let request = NinepRequest {
         share,
@@ -119,7 +125,9 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(ninep::qemu_arguments(&request)? + "\n")?;
     } else {
-        until_stopped(|events| ninep::start(request, events))?;
+        let served = until_stopped(|events| ninep::start(request, events));
+        stats::tell(measures.as_deref());
+        served?;
     }
     Ok(ExitCode::SUCCESS)
 }

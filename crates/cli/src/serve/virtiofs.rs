@@ -16,6 +16,7 @@ use crate::mount::LocksBy;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
+use crate::stats::{self, StatsArgument};
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve virtiofs`.
@@ -96,6 +97,9 @@ pub struct VirtiofsArguments {
     pub once: bool,
 
     #[command(flatten)]
+    pub stats: StatsArgument,
+
+    #[command(flatten)]
     pub sandbox: SandboxArgument,
 }
 
@@ -131,6 +135,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         arguments.locks == LocksBy::Guest || !(arguments.upper.is_given()),
         "--locks host: writes go to an overlay, whose files the host's programs do not have; leave one of them out"
     );
+    let measures = arguments.stats.measures();
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
@@ -144,6 +149,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         writeback: arguments.writeback,
         locks: arguments.locks == LocksBy::Host,
         owners: arguments.owners.owners(),
+        measures: measures.clone(),
     };
     let request = VirtiofsRequest {
         share,
@@ -157,7 +163,9 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(virtiofs::qemu_arguments(&request)?))?;
     } else {
-        until_stopped(|events| virtiofs::start(request, events))?;
+        let served = until_stopped(|events| virtiofs::start(request, events));
+        stats::tell(measures.as_deref());
+        served?;
     }
     Ok(ExitCode::SUCCESS)
 }

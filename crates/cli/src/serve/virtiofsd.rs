@@ -286,6 +286,7 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
         writeback: arguments.writeback,
         locks: arguments.posix_lock,
         owners: Owners { users: arguments.translate_uid, groups: arguments.translate_gid, ..Owners::default() },
+        measures: None,
     };
     let listen = match (arguments.socket_path, arguments.fd) {
         (Some(path), _) => {

@@ -20,9 +20,24 @@ fn in_a_file() {
     let (tree, report) = (dir.path().join("tree"), dir.path().join("report.json"));
     let tree = format!("{}:/data,ro", tree.display());
     let report = report.to_str().unwrap();
+    let picture = dir.path().join("timings.svg");
+    let timings = format!("--timings={}", picture.display());
     let live = ["virtiofs", "9p"].map(|way| format!("{}:/{way},rw,via={way}", dir.path().join("tree").display()));
-    let words =
-        ["run", "--quiet", any_machine(), "--report", report, "--tree", &tree, "--tree", &live[0], "--tree", &live[1]];
+    let words = [
+        "run",
+        "--quiet",
+        any_machine(),
+        "--stats",
+        &timings,
+        "--report",
+        report,
+        "--tree",
+        &tree,
+        "--tree",
+        &live[0],
+        "--tree",
+        &live[1],
+    ];
     let script = "cat /data/file /virtiofs/file /9p/file >/dev/null; exit 3";
     let output = inarch(words.into_iter().chain(["--", "sh", "-c", script]));
     assert_status(&output, 3);
@@ -43,6 +58,33 @@ fn in_a_file() {
         // At least to begin, to look the file up, and to read it.
         assert!(live["requests"].as_u64().unwrap() >= 3 && live["way"] == way && live["disk"].is_null(), "{live:#}");
     }
+
+    // What was measured, in words and as figures.
+    let said = String::from_utf8(output.stderr).unwrap();
+    for expected in [
+        "the command took ",
+        "/data by ext4: ",
+        "/virtiofs by virtiofs: ",
+        "/9p by 9p: ",
+        "REQUEST ",
+        "drivers, trees ",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    for way in ["virtiofs", "9p"] {
+        let live = trees.iter().find(|tree| tree["destination"] == format!("/{way}")).unwrap();
+        let read = live["operations"].as_array().unwrap().iter().find(|one| one["name"] == "read").unwrap();
+        assert_eq!(read["bytes"], 100_000, "{live:#}");
+        assert!(read["seconds"].as_f64().unwrap() >= read["longest"].as_f64().unwrap(), "{live:#}");
+    }
+    assert!(data["disk"]["read_seconds"].as_f64().unwrap() > 0.0 && data["operations"].is_null(), "{data:#}");
+    let cpu = |kind: &str| value["cpu"][kind].as_f64().unwrap();
+    assert!(cpu("user") + cpu("system") > 0.0, "{value:#}");
+    let moments = ["machine", "kernel", "agent", "command", "end", "machine_ended"];
+    let moments = moments.map(|name| value["moments"][name].as_f64().unwrap());
+    assert!(moments.is_sorted() && moments[5] <= seconds("total"), "{value:#}");
+    let picture = fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.contains("drivers, trees"), "{picture}");
 
     // Where the report cannot be written nothing is run.
     let nowhere = dir.path().join("none/report.json");
@@ -77,6 +119,7 @@ fn through_no_link_that_another_user_planted() {
     let link = link.to_str().unwrap();
     for words in [
         ["run", "--report", link, "--", "true"].map(String::from).to_vec(),
+        vec!["run".into(), format!("--timings={link}"), "true".into()],
         vec!["mount".into(), path("tree"), path("point"), "--record".into(), link.into()],
         vec!["mount".into(), "-b".into(), path("tree"), path("point"), "--log".into(), link.into()],
     ] {

@@ -87,6 +87,10 @@ pub struct OneRun {
     pub boot: f64,
     /// From there to the command's end; the mounts are in it.
     pub command: f64,
+    /// Of the guest's processors, in programs of the command.
+    pub user: f64,
+    /// The same in the guest's kernel.
+    pub system: f64,
     /// From the start to the end.
     pub total: f64,
     /// The command's status.
@@ -109,6 +113,8 @@ impl OneRun {
         OneRun {
             boot: phases.boot,
             command: phases.command,
+            user: report.cpu.map_or(0.0, |cpu| cpu.user),
+            system: report.cpu.map_or(0.0, |cpu| cpu.system),
             total: phases.total,
             status,
             requests: of_disks + of_shares,
@@ -245,6 +251,8 @@ mod tests {
             command: total - 1.0,
             total: *total,
             status,
+            user: 0.0,
+            system: 0.0,
             requests: 0,
             disk_bytes: None,
             is_outlier: false,

@@ -19,7 +19,7 @@ use super::handle::{Duty, MountEvent};
 use super::{By, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
 use crate::record::NewRecord;
-use crate::share::with_owners;
+use crate::share::{measured, with_owners};
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// The smallest file, in bytes, that is read by passthrough. To give a file to the kernel and to take it back are two system calls,
@@ -58,6 +58,7 @@ pub(super) fn prepare(
         Some(record) => record.over(layer),
         None => layer,
     };
+    let layer = measured(layer, request.measures.as_ref());
     let confinement = confinement(request, upper.as_ref())?;
     Ok(Prepared { layer, upper, record, confinement, notes })
 }

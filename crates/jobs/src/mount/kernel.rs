@@ -64,6 +64,9 @@ pub(super) fn prepare(request: &MountRequest, opened: &mut Option<Opened>) -> Re
     if request.record.is_some() {
         return because("--record");
     }
+    if request.measures.is_some() {
+        return because("--stats");
+    }
     if request.rings == Rings::Required {
         return because("--io-uring on");
     }

@@ -23,6 +23,7 @@ use rustix::fs::MemfdFlags;
 
 use super::RunError;
 use super::attached::{AttachError, OpenDisk};
+use super::clock::Clock;
 use super::failure::DiskFailure;
 use super::live_disk::LiveDisk;
 use super::shares::{SharedTree, Wire, connect_sockets};
@@ -90,6 +91,7 @@ impl Guest {
         disks: &[LiveDisk],
         failure: &Arc<DiskFailure>,
         patience: Duration,
+        clock: &Clock,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
         // That of a guest before this one, which was started in vain.
@@ -100,6 +102,7 @@ impl Guest {
             self.machine(accel, disks, Sockets::Served(failure, &serving), [agent, console, initramfs])
         })
         .and_then(|(command, ends)| {
+            clock.machine_starts();
             let log = self.console.as_deref().map(console_log).transpose()?;
             let process = Arc::new(Process::spawn(command, ends.console, log)?);
             Ok((process, ends.agent))

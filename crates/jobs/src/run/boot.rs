@@ -72,7 +72,7 @@ impl Job<'_> {
                 let session = launch.complete(session.clone());
                 session::hold(live, &session, streams, limits, request.signals, events, &processes)
             };
-            Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
+            Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, clock, hold))
         };
         for port in &request.published {
             let refused = |error| RunError::Port { port: port.host, error };

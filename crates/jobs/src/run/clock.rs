@@ -3,11 +3,14 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use super::report::Phases;
+use inarch_vm::session::{Ended, Started};
+
+use super::report::{Moments, Phases};
 
 /// Notes the moments between a run's phases.
 pub(super) struct Clock {
     began: Instant,
+    machine: Cell<Option<Instant>>,
     spoke: Cell<Option<Instant>>,
     stopped: Option<Instant>,
 }
@@ -15,7 +18,12 @@ pub(super) struct Clock {
 impl Clock {
     /// Of a run that began then.
     pub fn from(began: Instant) -> Clock {
-        Clock { began, spoke: Cell::new(None), stopped: None }
+        Clock { began, machine: Cell::new(None), spoke: Cell::new(None), stopped: None }
+    }
+
+    /// A machine is about to be started. The last one counts.
+    pub fn machine_starts(&self) {
+        self.machine.set(Some(Instant::now()));
     }
 
     /// The guest has spoken.
@@ -37,5 +45,46 @@ impl Clock {
             command: (stopped - spoke).as_secs_f64(),
             total: self.began.elapsed().as_secs_f64(),
         }
+    }
+
+    /// When each part of a run began whose command ended. The guest's own times, which the guest chose, are cut to what this
+    /// machine saw.
+    pub fn moments(&self, started: &Started, ended: &Ended) -> Option<Moments> {
+        let since = |moment: Instant| moment.saturating_duration_since(self.began);
+        let (machine, stopped) = (since(self.machine.get()?), since(self.stopped?));
+        let command = since(started.at).max(machine);
+        let kernel = command.saturating_sub(started.command).max(machine);
+        let agent = kernel.saturating_add(started.agent.min(started.command)).min(command);
+        let end = since(ended.at).max(command);
+        let [machine, kernel, agent, command, end] = [machine, kernel, agent, command, end].map(|at| at.as_secs_f64());
+        Some(Moments { machine, kernel, agent, command, end, machine_ended: stopped.as_secs_f64().max(end) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use inarch_vm::protocol::CpuTime;
+
+    use super::*;
+
+    #[test]
+    fn what_a_guest_says_of_its_times_stays_within_the_run() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut clock = Clock::from(began);
+        clock.machine.set(Some(at(1)));
+        clock.stopped = Some(at(10));
+        let ended = Ended { at: at(9), cpu: CpuTime::default() };
+        let said = |agent, command| {
+            let started =
+                Started { agent: Duration::from_micros(agent), command: Duration::from_micros(command), at: at(5) };
+            let Moments { kernel, agent, command, .. } = clock.moments(&started, &ended).unwrap();
+            [kernel, agent, command]
+        };
+        assert_eq!(said(2_000_000, 3_000_000), [2.0, 4.0, 5.0]);
+        assert_eq!(said(u64::MAX, u64::MAX), [1.0, 5.0, 5.0]);
+        assert_eq!(said(9_000_000, 3_000_000), [2.0, 5.0, 5.0]);
     }
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use inarch_block::Device;
 use inarch_lifecycle::{counted, shown};
 use inarch_vm::accel::Accel;
+use inarch_vm::protocol::CpuTime;
 pub use inarch_vm::session::Outcome;
 use serde::Serialize;
 
 use super::Way;
 use crate::JobError;
 use crate::caches::Published;
+use crate::share::OperationReport;
 use crate::trace::TraceReport;
 
 /// The status of a command that ran out of time.
@@ -127,6 +129,10 @@ pub struct RunReport {
     pub result: Result<Outcome, JobError>,
     /// What took how long.
     pub phases: Phases,
+    /// When each part began, if the command ended.
+    pub moments: Option<Moments>,
+    /// What the command took, if it ended.
+    pub cpu: Option<CpuSeconds>,
     /// The trees, in the order in which the guest mounts them.
     pub trees: Vec<TreeReport>,
     /// What the user should know: files that changed, disks that ran full.
@@ -145,6 +151,8 @@ impl RunReport {
         RunReport {
             result: Err(error),
             phases: Phases::default(),
+            moments: None,
+            cpu: None,
             trees: Vec::new(),
             notes: Vec::new(),
             hints: Vec::new(),
@@ -244,6 +252,38 @@ pub struct Phases {
     pub total: f64,
 }
 
+/// When each part of a run began, in seconds from the run's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Moments {
+    /// QEMU, or User-Mode Linux, was started; before that, the run was prepared.
+    pub machine: f64,
+    /// The guest's kernel began, by its clock; before that, the machine and its firmware.
+    pub kernel: f64,
+    /// The guest's first program began: it loads drivers, waits for the trees and mounts them.
+    pub agent: f64,
+    /// The command.
+    pub command: f64,
+    /// The command had ended.
+    pub end: f64,
+    /// The machine had ended. After that, what is kept is stored.
+    pub machine_ended: f64,
+}
+
+/// The processor's time that a command took in its guest, in seconds, with the children that it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuSeconds {
+    /// In programs.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+impl From<CpuTime> for CpuSeconds {
+    fn from(time: CpuTime) -> CpuSeconds {
+        CpuSeconds { user: time.user.as_secs_f64(), system: time.system.as_secs_f64() }
+    }
+}
+
 /// How one tree was used.
 #[derive(Clone, Debug, Serialize)]
 pub struct TreeReport {
@@ -259,10 +299,13 @@ pub struct TreeReport {
     pub disk: Option<DiskReport>,
     /// How many requests the guest made, if it was shared live.
     pub requests: Option<u64>,
+    /// The same by kind, with their times, if they were measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<OperationReport>,
 }
 
 /// What a guest asked of a disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiskReport {
     /// Requests to read.
     pub reads: u64,
@@ -270,6 +313,10 @@ pub struct DiskReport {
     pub writes: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// Seconds that this machine took to answer requests to read; several may be answered at once.
+    pub read_seconds: f64,
+    /// The same for those to write, to discard and to flush.
+    pub write_seconds: f64,
     /// Bytes read of the tree's files.
     pub file_bytes_read: u64,
     /// Bytes read of computed metadata.
@@ -292,6 +339,8 @@ impl DiskReport {
             reads: events.reads,
             writes: events.writes,
             errors: events.errors,
+            read_seconds: events.reading.as_secs_f64(),
+            write_seconds: events.writing.as_secs_f64(),
             file_bytes_read: events.file_bytes_read,
             metadata_bytes_read: events.metadata_bytes_read,
             overlay_bytes_read: events.overlay_bytes_read,

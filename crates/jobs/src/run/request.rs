@@ -212,6 +212,8 @@ pub struct RunRequest {
     pub boot_timeout: Duration,
     /// Keep the guest's writes under this name, instead of throwing them away.
     pub keep: Option<Keep>,
+    /// Whether to measure how long each kind of request to a live tree takes.
+    pub measures: bool,
     /// Whether to record what the guest does with its trees, and in which detail.
     pub trace: Option<RecordLevel>,
 }
@@ -254,6 +256,7 @@ impl RunRequest {
             kernel_parameters: Vec::new(),
             qemu_arguments: Vec::new(),
             console: None,
+            measures: false,
             trace: None,
             overlay_dir: "/var/tmp".into(),
             boot_timeout: Duration::from_secs(60),

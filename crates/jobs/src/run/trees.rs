@@ -85,6 +85,11 @@ impl Trees {
         }
     }
 
+    /// Has the requests to live trees measured.
+    pub fn measure(&mut self) {
+        self.shares.iter_mut().for_each(|shared| shared.share.measures = Some(Arc::default()));
+    }
+
     /// The file system types that the guest's kernel must support.
     pub fn file_systems(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.disks.iter().map(|disk| disk.recipe.format.name()).collect();
@@ -369,6 +374,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         writeback: wanted.writeback,
         locks: wanted.locks,
         owners: wanted.selection.owners.clone(),
+        measures: None,
     };
     let tag = format!("inarch-{ordinal}");
     Ok(SharedTree {

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::output::{OUTPUT_WINDOW, Output, wake_descriptor};
 use super::signals::SignalSource;
 use super::streams::{RawTerminal, Streams};
-use super::{Outcome, Report, Session, SessionError, SessionOptions, Started};
+use super::{Ended, Outcome, Report, Session, SessionError, SessionOptions, Started};
 use crate::protocol::{Decoder, HostFrame, OutputStream, SessionRequest};
 use limits::Deadline;
 
@@ -61,6 +61,7 @@ pub(super) struct Relay<'a> {
     unmounted: bool,
     connected: bool,
     started: Option<Started>,
+    ended: Option<Ended>,
     outcome: Option<Outcome>,
     output_failure: Option<SessionError>,
     /// The agent's warnings, until earlier output is written.
@@ -120,6 +121,7 @@ impl<'a> Relay<'a> {
             unmounted: false,
             connected: true,
             started: None,
+            ended: None,
             outcome: None,
             output_failure: None,
             warnings: Vec::new(),
@@ -146,7 +148,7 @@ impl<'a> Relay<'a> {
             if let Some(outcome) = self.finished()? {
                 return match self.output_failure.take() {
                     Some(failure) => Err(failure),
-                    None => Ok(Report { outcome, started: self.started }),
+                    None => Ok(Report { outcome, started: self.started, ended: self.ended }),
                 };
             }
             self.wait(&mut buffer)?;

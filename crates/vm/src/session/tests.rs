@@ -399,10 +399,12 @@ fn a_filter_that_has_work_is_waited_for() {
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
 }
 
-const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
+const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 2, 0, 0, 0];
 const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const READY: [u8; 5] = [11, 0, 0, 0, 0];
-const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// Status 0, 2 s in programs and 1 s in the kernel.
+const EXIT: [u8; 29] =
+    [7, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x84, 0x1e, 0, 0, 0, 0, 0, 0x40, 0x42, 0x0f, 0, 0, 0, 0, 0];
 
 /// Runs a session with a guest that sends these bytes, whatever it receives; its outputs are never read.
 fn with_guest_that_says(
@@ -625,7 +627,7 @@ fn the_first_signal_to_end_ends_a_session_without_a_command() {
         sender.write_all(&[signal]).unwrap();
         wait_for("the session goes on", || running.is_finished());
         let report = running.join().unwrap();
-        assert_eq!(report, Report { outcome: Outcome::Signaled(signal), started: None });
+        assert_eq!(report, Report { outcome: Outcome::Signaled(signal), started: None, ended: None });
     }
 }
 

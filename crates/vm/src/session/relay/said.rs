@@ -7,7 +7,7 @@ use super::limits::{BYE_GRACE, Deadline, UNMOUNT_DEADLINE};
 use super::{Relay, is_disconnect};
 use crate::protocol::{GuestFrame, HostFrame, OutputStream};
 use crate::session::streams::RawTerminal;
-use crate::session::{Outcome, SessionError, Started, is_temporary};
+use crate::session::{Ended, Outcome, SessionError, Started, is_temporary};
 
 /// The most warnings that wait for earlier output.
 const MOST_WARNINGS: usize = 16;
@@ -56,7 +56,7 @@ impl Relay<'_> {
                 }
             }
             GuestFrame::Started { agent, command } => {
-                self.started = Some(Started { agent, command });
+                self.started = Some(Started { agent, command, at: Instant::now() });
                 self.deadline = self.options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate));
                 // The earlier CLOCK waited in the port while the guest loaded modules and mounted.
                 if self.sets_clock {
@@ -76,8 +76,10 @@ impl Relay<'_> {
             GuestFrame::Processes(events) => (self.options.processes)(events),
             GuestFrame::StdinCredit(bytes) => self.input_credit = self.input_credit.saturating_add(u64::from(bytes)),
             GuestFrame::StdinClosed => self.input = None,
-            GuestFrame::Exit { status, signal: 0 } => self.end(Outcome::Exited(status)),
-            GuestFrame::Exit { signal, .. } => self.end(Outcome::Signaled(signal)),
+            GuestFrame::Exit { status, signal, cpu } => {
+                self.ended = Some(Ended { at: Instant::now(), cpu });
+                self.end(if signal == 0 { Outcome::Exited(status) } else { Outcome::Signaled(signal) });
+            }
             GuestFrame::Error { status, text } => {
                 // A command that did not start did not succeed, whatever the guest says.
                 let status = if status == 0 { 125 } else { status };

@@ -1,0 +1,87 @@
+//! `--stats` of live trees: how many requests there were of each kind, and how long they took.
+
+use std::sync::Arc;
+
+use clap::Args;
+use inarch_jobs::counted;
+use inarch_jobs::share::{Measures, OperationReport};
+
+use crate::columns::columns;
+use crate::output::{complain, introduce};
+use crate::size;
+
+/// Kinds of requests that get a line of their own; the others are added up.
+const NAMED: usize = 8;
+
+/// The option of servers and mounts.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct StatsArgument {
+    /// At the end, print how many requests of each kind there were, and how long they took
+    #[arg(long)]
+    pub stats: bool,
+}
+
+impl StatsArgument {
+    /// What measures them, if that was asked for.
+    pub fn measures(self) -> Option<Arc<Measures>> {
+        self.stats.then(Arc::default)
+    }
+}
+
+/// Says on standard error what was measured.
+pub fn tell(measures: Option<&Measures>) {
+    let Some(measures) = measures else { return };
+    let operations: Vec<OperationReport> = measures.operations().into_iter().map(Into::into).collect();
+    complain(of_requests(operations.iter().map(|operation| operation.count).sum(), &operations));
+    if !operations.is_empty() {
+        introduce(&table(&operations));
+    }
+}
+
+/// All requests, in half a line.
+pub fn of_requests(requests: u64, operations: &[OperationReport]) -> String {
+    let seconds: f64 = operations.iter().map(|operation| operation.seconds).sum();
+    format!("{}, {seconds:.3} s in the file system", counted(requests, "request", "requests"))
+}
+
+/// A table of the requests to a live tree; those that took the most time come first.
+pub fn table(operations: &[OperationReport]) -> String {
+    let row = |name: &str, [count, failed, bytes]: [u64; 3], seconds: f64, longest: Option<f64>| {
+        let or_dash = |number: u64, text: String| if number == 0 { "-".to_owned() } else { text };
+        vec![
+            format!("    {name}"),
+            count.to_string(),
+            or_dash(failed, failed.to_string()),
+            or_dash(bytes, size::show(bytes)),
+            format!("{seconds:.3}"),
+            longest.map_or_else(String::new, |longest| format!("{:.2}", longest * 1e3)),
+        ]
+    };
+    let head = ["    REQUEST", "COUNT", "FAILED", "BYTES", "SECONDS", "LONGEST (MS)"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for one in operations.iter().take(NAMED) {
+        rows.push(row(one.name, [one.count, one.failed, one.bytes], one.seconds, Some(one.longest)));
+    }
+    if let Some(others) = operations.get(NAMED..).filter(|others| !others.is_empty()) {
+        let sum = |of: fn(&OperationReport) -> u64| others.iter().map(of).sum();
+        let sums = [sum(|one| one.count), sum(|one| one.failed), sum(|one| one.bytes)];
+        rows.push(row("others", sums, others.iter().map(|one| one.seconds).sum(), None));
+    }
+    columns(&rows, &[1, 2, 3, 4, 5])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_requests_come_first_and_the_rest_is_added_up() {
+        let one = |name, seconds| OperationReport { name, count: 2, failed: 1, bytes: 0, seconds, longest: seconds };
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        let all: Vec<_> = names.into_iter().map(|name| one(name, 0.5)).collect();
+        let text = table(&all);
+        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(lines[1], ["a", "2", "1", "-", "0.500", "500.00"]);
+        assert_eq!(lines[9], ["others", "4", "2", "-", "1.000"]);
+    }
+}

@@ -1,0 +1,251 @@
+//! [`Measured`]: an adapter that counts the requests of a file system, and the time that they take.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::{Context, FileSystem, HandleId, NodeId, WriteKind, passes_on};
+
+/// What was measured of one kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The request, by the name of the system call or message that it mostly comes from.
+    pub name: &'static str,
+    /// How many there were.
+    pub count: u64,
+    /// How many of them failed: a look-up of a name that does not exist is one.
+    pub failed: u64,
+    /// Bytes that were read or written.
+    pub bytes: u64,
+    /// The time in the file system, of all of them.
+    pub time: Duration,
+    /// The time of the one that took the longest.
+    pub longest: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    count: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+    longest: AtomicU64,
+}
+
+/// What was measured since it was made. Several file systems may share it.
+pub struct Measures([Counters; NAMES.len()]);
+
+impl Default for Measures {
+    fn default() -> Measures {
+        Measures(std::array::from_fn(|_| Counters::default()))
+    }
+}
+
+impl Measures {
+    /// The operations that there were; those that took the most time come first.
+    pub fn operations(&self) -> Vec<Operation> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let operation = |(name, of): (&&'static str, &Counters)| Operation {
+            name,
+            count: get(&of.count),
+            failed: get(&of.failed),
+            bytes: get(&of.bytes),
+            time: Duration::from_nanos(get(&of.nanoseconds)),
+            longest: Duration::from_nanos(get(&of.longest)),
+        };
+        let mut operations: Vec<_> = NAMES.iter().zip(&self.0).map(operation).filter(|one| one.count > 0).collect();
+        operations.sort_by_key(|operation| (std::cmp::Reverse(operation.time), operation.name));
+        operations
+    }
+
+    fn add(&self, method: Method, time: Duration, failed: bool, bytes: usize) {
+        // Each method has its counters.
+        let Some(counters) = self.0.get(method as usize) else { return };
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counters.count.fetch_add(1, Ordering::Relaxed);
+        counters.failed.fetch_add(failed.into(), Ordering::Relaxed);
+        counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        counters.longest.fetch_max(nanoseconds, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Measures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.operations()).finish()
+    }
+}
+
+/// See the [module](self).
+pub struct Measured {
+    below: Arc<dyn FileSystem>,
+    measures: Arc<Measures>,
+}
+
+impl Measured {
+    /// Measures the requests to `below`.
+    pub fn new(below: Arc<dyn FileSystem>, measures: Arc<Measures>) -> Measured {
+        Measured { below, measures }
+    }
+
+    fn measure<T: Outcome>(&self, method: Method, ask: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let outcome = ask();
+        self.measures.add(method, began.elapsed(), outcome.failed(), outcome.bytes());
+        outcome
+    }
+}
+
+/// What a request returns.
+trait Outcome {
+    fn failed(&self) -> bool;
+
+    /// The bytes that were read or written.
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+impl<T> Outcome for Result<T, Errno> {
+    fn failed(&self) -> bool {
+        self.is_err()
+    }
+}
+
+impl Outcome for () {
+    fn failed(&self) -> bool {
+        false
+    }
+}
+
+/// The result of a request to read or write.
+struct Transferred(Result<usize, Errno>);
+
+impl Outcome for Transferred {
+    fn failed(&self) -> bool {
+        self.0.is_err()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.unwrap_or(0)
+    }
+}
+
+/// Declares [`Method`], [`NAMES`] and the methods that only pass on; `read` and `write` come first.
+macro_rules! measured_methods {
+    ($($method:ident $name:literal),+ $(,)?) => {
+        #[allow(non_camel_case_types, reason = "they are methods' names")]
+        #[derive(Clone, Copy)]
+        enum Method { read, write, $($method),+ }
+
+        const NAMES: &[&str] = &["read", "write", $($name),+];
+
+        impl FileSystem for Measured {
+            passes_on! { below: absence_valid, disconnected, peek_attributes, host_file, interrupted }
+
+            $(crate::method_of_file_system! { $method [passed below by measure] })+
+
+            fn read(
+                &self,
+                context: &Context<'_>,
+                node: NodeId,
+                handle: HandleId,
+                offset: u64,
+                out: &[VolatileSlice<'_>],
+            ) -> Result<usize, Errno> {
+                self.measure(Method::read, || Transferred(self.below.read(context, node, handle, offset, out))).0
+            }
+
+            fn write(
+                &self,
+                context: &Context<'_>,
+                node: NodeId,
+                handle: HandleId,
+                offset: u64,
+                data: &[VolatileSlice<'_>],
+                kind: WriteKind,
+            ) -> Result<usize, Errno> {
+                self.measure(Method::write, || Transferred(self.below.write(context, node, handle, offset, data, kind))).0
+            }
+        }
+    };
+}
+
+measured_methods! {
+    lookup "lookup",
+    parent "parent",
+    forget "forget",
+    attributes "getattr",
+    set_attributes "setattr",
+    read_link "readlink",
+    make_node "mknod",
+    make_directory "mkdir",
+    make_symlink "symlink",
+    link "link",
+    unlink "unlink",
+    remove_directory "rmdir",
+    rename "rename",
+    open "open",
+    create "create",
+    create_unnamed "tmpfile",
+    copy_range "copy_file_range",
+    flush "flush",
+    fsync "fsync",
+    sync "syncfs",
+    fallocate "fallocate",
+    seek "lseek",
+    release "release",
+    open_directory "opendir",
+    read_directory "readdir",
+    release_directory "releasedir",
+    get_xattr "getxattr",
+    list_xattrs "listxattr",
+    set_xattr "setxattr",
+    remove_xattr "removexattr",
+    test_lock "getlk",
+    set_lock "setlk",
+    statistics "statfs",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryFiles, NewNode};
+
+    #[test]
+    fn requests_are_counted_with_their_bytes_and_failures() {
+        let measures = Arc::new(Measures::default());
+        let files = Measured::new(Arc::new(MemoryFiles::new(1 << 20)), Arc::clone(&measures));
+        assert_eq!(measures.operations(), []);
+        let new = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
+        let (server, root) = (&Context::SERVER, NodeId::ROOT);
+        let (entry, opened) = files.create(server, root, b"new", &new, libc::O_RDWR as u32).unwrap();
+        let mut bytes = [7; 100];
+        let slice = [VolatileSlice::from(&mut bytes[..])];
+        let handle = opened.handle;
+        assert_eq!(files.write(server, entry.node, handle, 0, &slice, WriteKind::default()), Ok(100));
+        assert_eq!(files.read(server, entry.node, handle, 40, &slice), Ok(60));
+        assert_eq!(files.lookup(server, root, b"absent").unwrap_err(), Errno::NOENT);
+        files.lookup(server, root, b"new").unwrap();
+        files.interrupted();
+        let mut told: Vec<_> = measures
+            .operations()
+            .into_iter()
+            .map(|one| (one.name, one.count, one.failed, one.bytes, one.time >= one.longest && !one.longest.is_zero()))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(
+            told,
+            [
+                ("create", 1, 0, 0, true),
+                ("lookup", 2, 1, 0, true),
+                ("read", 1, 0, 60, true),
+                ("write", 1, 0, 100, true)
+            ]
+        );
+    }
+}
