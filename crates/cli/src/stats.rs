@@ -28,19 +28,19 @@ impl StatsArgument {
     }
 }
 
-/// Says on standard error what was measured.
+/// Says on standard error what was measured. Nothing was where nobody used the tree, or it was never there.
 pub fn tell(measures: Option<&Measures>) {
     let Some(measures) = measures else { return };
     let operations: Vec<OperationReport> = measures.operations().into_iter().map(Into::into).collect();
-    complain(of_requests(operations.iter().map(|operation| operation.count).sum(), &operations));
     if !operations.is_empty() {
+        complain(of_requests(operations.iter().map(|operation| operation.count).sum(), &operations));
         introduce(&table(&operations));
     }
 }
 
 /// All requests, in half a line.
 pub fn of_requests(requests: u64, operations: &[OperationReport]) -> String {
-    let seconds: f64 = operations.iter().map(|operation| operation.seconds).sum();
+    let seconds = operations.iter().fold(0.0, |sum, operation| sum + operation.seconds);
     format!("{}, {seconds:.3} s in the file system", counted(requests, "request", "requests"))
 }
 
