@@ -7,12 +7,15 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use inarch_vm::protocol::{Decoder, SessionRequest};
+use inarch_vm::protocol::{Decoder, PROTOCOL_VERSION, SessionRequest};
 use inarch_vm::session::{Session, SessionOptions, Streams};
 use libfuzzer_sys::fuzz_target;
 
-/// HELLO of version 1, so that most inputs get past the greeting.
-const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
+/// HELLO of the version that is spoken, so that most inputs get past the greeting.
+const HELLO: [u8; 9] = {
+    let [a, b, c, d] = PROTOCOL_VERSION.to_le_bytes();
+    [1, 4, 0, 0, 0, a, b, c, d]
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut decoder = Decoder::new();
@@ -28,7 +31,6 @@ fuzz_target!(|bytes: &[u8]| {
     guest.shutdown(Shutdown::Write).expect("an end of the stream");
     let null = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").expect("/dev/null").into();
     let streams = Streams { input: Some(null()), output: null(), error: null() };
-    if let Ok(session) = Session::greet(ours, Duration::from_secs(5)) {
-        let _ = session.run(&SessionRequest::default(), streams, &SessionOptions::default());
-    }
+    let session = Session::greet(ours, Duration::from_secs(5)).expect("HELLO comes first");
+    let _ = session.run(&SessionRequest::default(), streams, &SessionOptions::default());
 });

@@ -20,9 +20,9 @@
 //!
 //! 1. [`mod@tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
 //! 2. [`place`] says where a cache is, from its name and its scope.
-//! 3. [`far`] has the same at a remote; [`lazy`] fetches the parts that are read; `caches/pull.rs` and `caches/push.rs` bring both together.
+//! 3. [`far`] has the same at a remote; [`lazy`] fetches the parts that are read; `caches/pull.rs` and `caches/push.rs` of crates/jobs bring both together.
 //! 4. [`mod@images`] are another kind: container images that came from registries.
-//! 5. `run/cached.rs` gives the guest the disks, finds what was changed, and publishes it.
+//! 5. `run/cached.rs` of crates/jobs gives the guest the disks, finds what was changed, and publishes it.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use crate::disk::escaped;
-
 /// About the width of a letter of a title, in pixels.
 const TITLE_LETTER: f64 = 10.0;
 
@@ -19,6 +17,8 @@ pub struct Axis {
     pub bottom: f64,
     /// The most seconds.
     pub longest: f64,
+    /// What the marks count.
+    pub label: &'static str,
 }
 
 impl Axis {
@@ -58,12 +58,28 @@ impl Axis {
         }
         let _ = writeln!(
             text,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">seconds</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">{}</text>",
             self.left + self.width / 2.0,
-            self.bottom + 34.0
+            self.bottom + 34.0,
+            self.label
         );
         text
     }
+}
+
+/// Text as XML 1.0 holds it. It cannot hold most control characters at all (section 2.2); those are replaced.
+pub fn escaped(text: &str) -> String {
+    let one = |c: char| match c {
+        '&' => "&amp;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        '"' => "&quot;".to_owned(),
+        // It can hold these, but a terminal takes them for more.
+        '\t' | '\n' | '\r' | '\u{7f}'..='\u{9f}' => format!("&#{};", u32::from(c)),
+        c if c < ' ' || matches!(c, '\u{fffe}' | '\u{ffff}') => '\u{fffd}'.to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(one).collect()
 }
 
 /// A text of at most `most` letters.

@@ -13,7 +13,6 @@ pub mod machine;
 mod partition;
 mod picture;
 mod registry;
-pub mod timings;
 mod trees;
 mod usage;
 mod xml;
@@ -32,7 +31,6 @@ use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
 use serde_json::{Value, json};
 
 pub use change::mode;
-pub use picture::escaped;
 
 use crate::arguments::one_of;
 use crate::columns::columns;

@@ -40,6 +40,7 @@ mod signals;
 mod size;
 mod source;
 mod stats;
+mod timings;
 mod trace;
 mod tree_option;
 mod umount;

@@ -8,19 +8,18 @@ mod request;
 mod statistics;
 mod told;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use inarch_jobs::run::{self, Outcome, RunReport, RunRequest};
+use inarch_jobs::run::{self, Outcome, RunRequest};
 use inarch_jobs::trace::RecordLevel;
 use inarch_jobs::{Events, JobError, WholeFile};
 
 pub use arguments::RunArguments;
 
 use crate::duration::lasting;
-use crate::output::{answer, complain, introduce};
+use crate::output::{answer, complain};
 use crate::say::wait_for_no_reader;
-use crate::trace;
+use crate::{timings, trace};
 use told::{ReportFile, Telling};
 
 /// The status of a command that ran out of time.
@@ -32,7 +31,7 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let telling = Telling::new(arguments.quiet, arguments.verbose);
     let report_file = arguments.report.take();
     let trace_file = arguments.trace.take();
-    let (stats, timings) = (arguments.stats, arguments.timings.take());
+    let (stats, wanted) = (arguments.stats, arguments.timings.take());
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
@@ -45,42 +44,29 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let report_file = report_file.as_deref().map(ReportFile::create).transpose()?;
     // What cannot be written is known before the guest starts.
     let trace_file = trace_file.as_deref().map(WholeFile::create).transpose()?;
-    let picture = timings.as_ref().and_then(Option::as_deref).map(WholeFile::create).transpose()?;
+    timings::check(&wanted)?;
     if request.timeout.is_some() {
         wait_for_no_reader();
     }
-    let words = request.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let (timeout, teller) = (request.timeout, telling.clone());
     let mut report = run::start(request, Events::new(move |event| teller.tell(event)))?.wait();
     if let (Ok(Outcome::TimedOut), Some(limit)) = (&report.result, timeout) {
         complain(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
     }
     telling.tell_end(&report);
-    if stats {
-        statistics::tell(&report);
-    }
-    let drawn = timings.map_or(Ok(()), |_| tell_timings(&report, &words, picture));
     let written = report_file.map_or(Ok(()), |file| file.write(&report));
     let traced =
         report.trace.take().zip(trace_file).map_or(Ok(()), |(trace, file)| trace::write_lines(&trace, false, file));
+    if stats {
+        statistics::tell(&report);
+    }
+    let drawn = timings::tell(&wanted, &report.steps());
     let status = report.status();
     report.result?;
     written?;
     traced?;
     drawn?;
     Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
-}
-
-/// Prints how long each part of the run took, and draws it.
-fn tell_timings(report: &RunReport, command: &str, picture: Option<WholeFile>) -> anyhow::Result<()> {
-    let Some(moments) = &report.moments else {
-        complain("--timings: the command did not run to its end, so there is nothing to tell");
-        return Ok(());
-    };
-    introduce(&statistics::time_line(moments, report.phases.total));
-    let Some(picture) = picture else { return Ok(()) };
-    picture.file().write_all(statistics::time_line_svg(command, moments, report.phases.total).as_bytes())?;
-    Ok(picture.commit()?)
 }
 
 /// The request of these options and those of the project, without what happens at the run's end. The project does not set the options

@@ -24,10 +24,22 @@ pub fn say(line: impl Display) {
         false => "inarch".to_owned(),
     };
     // At once, for others may write to the same file.
-    let line = format!("{who}: {}\n", plain(&line.to_string())).into_bytes();
+    put(format!("{who}: {}\n", plain(&line.to_string())).into_bytes());
+}
+
+/// Prints a table on standard error, in one piece; in a log, line by line. Ignores errors of writing.
+pub fn table(text: &str) {
+    if IS_LOG.load(Ordering::Relaxed) {
+        text.lines().for_each(say);
+    } else {
+        put(text.as_bytes().to_vec());
+    }
+}
+
+fn put(bytes: Vec<u8>) {
     match WRITER.get() {
-        Some(writer) => writer.write(line),
-        None => drop(std::io::stderr().write_all(&line)),
+        Some(writer) => writer.write(bytes),
+        None => drop(std::io::stderr().write_all(&bytes)),
     }
 }
 

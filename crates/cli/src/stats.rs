@@ -7,7 +7,7 @@ use inarch_jobs::counted;
 use inarch_jobs::share::{Measures, OperationReport};
 
 use crate::columns::columns;
-use crate::output::{complain, introduce};
+use crate::say::{self, say};
 use crate::size;
 
 /// Kinds of requests that get a line of their own; the others are added up.
@@ -28,24 +28,26 @@ impl StatsArgument {
     }
 }
 
-/// Says on standard error what was measured. Nothing was where nobody used the tree, or it was never there.
+/// Says on standard error what was measured. Nothing was measured where nobody used the tree, or where it was never there.
 pub fn tell(measures: Option<&Measures>) {
     let Some(measures) = measures else { return };
     let operations: Vec<OperationReport> = measures.operations().into_iter().map(Into::into).collect();
     if !operations.is_empty() {
-        complain(of_requests(operations.iter().map(|operation| operation.count).sum(), &operations));
-        introduce(&table(&operations));
+        tell_operations("", operations.iter().map(|operation| operation.count).sum(), &operations);
     }
 }
 
-/// All requests, in half a line.
-pub fn of_requests(requests: u64, operations: &[OperationReport]) -> String {
+/// Says how many requests there were, after `name`, and what was measured of them.
+pub fn tell_operations(name: &str, requests: u64, operations: &[OperationReport]) {
     let seconds = operations.iter().fold(0.0, |sum, operation| sum + operation.seconds);
-    format!("{}, {seconds:.3} s in the file system", counted(requests, "request", "requests"))
+    say(format_args!("{name}{}, {seconds:.3} s in the file system", counted(requests, "request", "requests")));
+    if !operations.is_empty() {
+        say::table(&table(operations));
+    }
 }
 
 /// A table of the requests to a live tree; those that took the most time come first.
-pub fn table(operations: &[OperationReport]) -> String {
+fn table(operations: &[OperationReport]) -> String {
     let row = |name: &str, [count, failed, bytes]: [u64; 3], seconds: f64, longest: Option<f64>| {
         let or_dash = |number: u64, text: String| if number == 0 { "-".to_owned() } else { text };
         vec![
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_requests_come_first_and_the_rest_is_added_up() {
+    fn a_few_requests_have_lines_and_the_rest_is_added_up() {
         let one = |name, seconds| OperationReport { name, count: 2, failed: 1, bytes: 0, seconds, longest: seconds };
         let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
         let all: Vec<_> = names.into_iter().map(|name| one(name, 0.5)).collect();

@@ -34,9 +34,9 @@
 //! reports its progress. Servers and mounts start this program's own file again as a child that cleans up after them
 //! if they are killed. [`as_child`] does that child's work, and comes first in `main`.
 //!
-//! What several jobs need are crates of their own, which this one passes on: [`source`] is what SRC means, [`cache`] the
-//! store of caches, [`kept`] what is kept of runs, `inarch_lifecycle` what every long-running job needs. A module
-//! knows only those before it in a list: docs/ARCHITECTURE.md has it, and `tests/rooms_know_only_those_below.rs` checks it.
+//! Four crates hold what several jobs need, and this one re-exports three of them: [`source`] is what SRC means, [`cache`]
+//! the store of caches, [`kept`] what is kept of runs. `inarch_lifecycle` has what every long-running job needs. Each module
+//! uses only those before it in the list of `tests/rooms_know_only_those_below.rs`.
 
 #![forbid(unsafe_code)]
 

@@ -74,7 +74,7 @@ pub use keep::{Keep, kept_words};
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, CpuSeconds, DiskReport, Moments, Outcome, Phases, RunEvent, RunReport, TreeReport};
+pub use report::{CacheUse, CpuSeconds, DiskReport, Moments, Outcome, Phases, RunEvent, RunReport, Step, TreeReport};
 pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;

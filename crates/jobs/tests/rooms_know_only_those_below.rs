@@ -1,4 +1,4 @@
-//! Each module of this crate uses only those below it, as docs/ARCHITECTURE.md says ("The rooms of jobs"). Read from their source.
+//! Each module of this crate uses only those before it in a list, read from their source, and the crates below know no wire.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -19,7 +19,7 @@ pub struct Operation {
     pub count: u64,
     /// How many of them failed: a look-up of a name that does not exist is one.
     pub failed: u64,
-    /// Bytes that were read or written.
+    /// Bytes that were read, written or copied.
     pub bytes: u64,
     /// The time in the file system, of all of them.
     pub time: Duration,
@@ -62,13 +62,13 @@ impl Measures {
         operations
     }
 
-    fn add(&self, method: Method, time: Duration, failed: bool, bytes: usize) {
+    fn add(&self, method: Method, time: Duration, failed: bool, bytes: u64) {
         // Each method has its counters.
         let Some(counters) = self.0.get(method as usize) else { return };
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         counters.count.fetch_add(1, Ordering::Relaxed);
         counters.failed.fetch_add(failed.into(), Ordering::Relaxed);
-        counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
         counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
         counters.longest.fetch_max(nanoseconds, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ trait Outcome {
     fn failed(&self) -> bool;
 
     /// The bytes that were read or written.
-    fn bytes(&self) -> usize {
+    fn bytes(&self) -> u64 {
         0
     }
 }
@@ -122,27 +122,27 @@ impl Outcome for () {
     }
 }
 
-/// The result of a request to read or write.
-struct Transferred(Result<usize, Errno>);
+/// The result of a request to read, write or copy.
+struct Transferred<T>(Result<T, Errno>);
 
-impl Outcome for Transferred {
+impl<T: Copy + TryInto<u64>> Outcome for Transferred<T> {
     fn failed(&self) -> bool {
         self.0.is_err()
     }
 
-    fn bytes(&self) -> usize {
-        self.0.unwrap_or(0)
+    fn bytes(&self) -> u64 {
+        self.0.ok().and_then(|bytes| bytes.try_into().ok()).unwrap_or(0)
     }
 }
 
-/// Declares [`Method`], [`NAMES`] and the methods that only pass on; `read` and `write` come first.
+/// Declares [`Method`], [`NAMES`] and the methods that only pass on; those that move bytes come first.
 macro_rules! measured_methods {
     ($($method:ident $name:literal),+ $(,)?) => {
         #[allow(non_camel_case_types, reason = "they are methods' names")]
         #[derive(Clone, Copy)]
-        enum Method { read, write, $($method),+ }
+        enum Method { read, write, copy_range, $($method),+ }
 
-        const NAMES: &[&str] = &["read", "write", $($name),+];
+        const NAMES: &[&str] = &["read", "write", "copy_file_range", $($name),+];
 
         impl FileSystem for Measured {
             passes_on! { below: absence_valid, disconnected, peek_attributes, host_file, interrupted }
@@ -171,6 +171,16 @@ macro_rules! measured_methods {
             ) -> Result<usize, Errno> {
                 self.measure(Method::write, || Transferred(self.below.write(context, node, handle, offset, data, kind))).0
             }
+
+            fn copy_range(
+                &self,
+                context: &Context<'_>,
+                from: (NodeId, HandleId, u64),
+                to: (NodeId, HandleId, u64),
+                length: u64,
+            ) -> Result<u64, Errno> {
+                self.measure(Method::copy_range, || Transferred(self.below.copy_range(context, from, to, length))).0
+            }
         }
     };
 }
@@ -192,7 +202,6 @@ measured_methods! {
     open "open",
     create "create",
     create_unnamed "tmpfile",
-    copy_range "copy_file_range",
     flush "flush",
     fsync "fsync",
     sync "syncfs",
@@ -215,6 +224,17 @@ measured_methods! {
 mod tests {
     use super::*;
     use crate::{MemoryFiles, NewNode};
+
+    #[test]
+    fn what_took_the_most_time_comes_first() {
+        let measures = Measures::default();
+        for (method, millis) in [(Method::read, 2), (Method::lookup, 3), (Method::read, 4), (Method::copy_range, 5)] {
+            measures.add(method, Duration::from_millis(millis), false, millis);
+        }
+        let told: Vec<_> =
+            measures.operations().iter().map(|one| (one.name, one.time.as_millis(), one.longest.as_millis())).collect();
+        assert_eq!(told, [("read", 6, 4), ("copy_file_range", 5, 5), ("lookup", 3, 3)]);
+    }
 
     #[test]
     fn requests_are_counted_with_their_bytes_and_failures() {

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use inarch_jobs::compare::{CompareReport, Measured};
 
-use crate::chart::Axis;
-use crate::disk::escaped;
+use crate::chart::{Axis, escaped};
 
 /// Measures in pixels.
 const LEFT: f64 = 110.0;
@@ -25,7 +24,7 @@ pub fn svg(report: &CompareReport) -> String {
     let states = report.results.chunk_by(|one, other| one.page_cache == other.page_cache);
     let rows = report.results.len() as f64 + states.clone().count() as f64;
     let bottom = TOP + rows * ROW;
-    let axis = Axis { left: LEFT, width: WIDTH, top: TOP, bottom, longest };
+    let axis = Axis { left: LEFT, width: WIDTH, top: TOP, bottom, longest, label: "seconds, medians" };
     let mut text = axis.begin(&report.command.join(" "), 90.0);
     // Writing to a String cannot fail.
     for (x, colour, name) in [(10.0, BOOT, "boot"), (80.0, COMMAND, "command"), (180.0, "black", "a run")] {

@@ -17,6 +17,8 @@ fn cells(measured: &Measured) -> Vec<String> {
     let seconds = |figure: fn(&OneRun) -> f64| {
         measured.median(figure).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
     };
+    let is_known = measured.runs.iter().all(|run| run.cpu.is_some());
+    let cpu = if is_known { seconds(|run| run.cpu.map_or(0.0, |cpu| cpu.user + cpu.system)) } else { "-".to_owned() };
     let first = measured.runs.first().filter(|_| measured.failure.is_none());
     let dash = || "-".to_owned();
     vec![
@@ -25,7 +27,7 @@ fn cells(measured: &Measured) -> Vec<String> {
         seconds(|run| run.total),
         seconds(|run| run.boot),
         seconds(|run| run.command),
-        seconds(|run| run.user + run.system),
+        cpu,
         first.map_or_else(dash, |run| run.requests.to_string()),
         first.and_then(|run| run.disk_bytes).map_or_else(dash, size::show),
     ]
@@ -110,17 +112,16 @@ pub fn csv(report: &CompareReport) -> String {
     let mut text = "page_cache,via,run,total,boot,command,user,system,status,requests,disk_bytes\n".to_owned();
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
+            let cpu = run.cpu.map_or_else(|| ",".to_owned(), |cpu| format!("{:.6},{:.6}", cpu.user, cpu.system));
             let bytes = run.disk_bytes.map_or(String::new(), |bytes| bytes.to_string());
             text += &format!(
-                "{},{},{},{:.6},{:.6},{:.6},{:.6},{:.6},{},{},{bytes}\n",
+                "{},{},{},{:.6},{:.6},{:.6},{cpu},{},{},{bytes}\n",
                 measured.page_cache.name(),
                 measured.way,
                 number + 1,
                 run.total,
                 run.boot,
                 run.command,
-                run.user,
-                run.system,
                 run.status,
                 run.requests
             );

@@ -7,9 +7,9 @@ use inarch_jobs::Events;
 use inarch_jobs::appliance::{self, Access, Checked, NewSize, Resized};
 
 use super::machine::{WrittenArguments, tell};
-use super::timings;
 use crate::output::answer;
 use crate::size;
+use crate::timings;
 
 /// The statuses of fsck(8).
 const CORRECTED: u8 = 1;
@@ -91,7 +91,7 @@ pub fn resize(arguments: &ResizeArguments) -> anyhow::Result<ExitCode> {
     match report {
         None => answer(format!("it has {} already\n", size::show(now)))?,
         Some(report) => {
-            timings::tell(&image.machine.timings, &report.timeline)?;
+            timings::tell(&image.machine.timings, report.timeline.steps())?;
             answer(format!("{} -> {}\n", size::show(before), size::show(now)))?;
         }
     }

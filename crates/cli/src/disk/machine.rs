@@ -11,10 +11,10 @@ use inarch_jobs::run::{AttachedDisk, RunEvent, fall_back_is_news};
 use inarch_jobs::source::ImageFormat;
 use inarch_vm::accel::AccelChoice;
 
-use super::timings;
 use crate::arguments::one_of;
 use crate::output::complain;
 use crate::size;
+use crate::timings;
 
 /// What IMAGE may be, for the commands that change one.
 const IMAGE_HELP: &str = "\
@@ -97,7 +97,7 @@ impl ApplianceArguments {
     /// Ends an appliance, and prints what took how long if that is wanted.
     pub fn close(&self, appliance: Appliance) -> anyhow::Result<()> {
         let report = appliance.close()?;
-        timings::tell(&self.timings, &report.timeline)
+        timings::tell(&self.timings, report.timeline.steps())
     }
 }
 

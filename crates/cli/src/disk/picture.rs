@@ -6,6 +6,7 @@ use std::path::Path;
 use inarch_jobs::make_disk::compare::{Measured, Outcome};
 use inarch_jobs::shown;
 
+use crate::chart::escaped;
 use crate::size;
 
 /// The picture's measures, in pixels.
@@ -139,9 +140,4 @@ fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats
             );
         }
     }
-}
-
-/// Text as XML has it.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -2,6 +2,8 @@
 
 use inarch_jobs::guest::{Database, Inspection};
 
+use crate::chart::escaped;
+
 /// The operating systems of a disk.
 pub fn inspections(all: &[Inspection]) -> String {
     let mut out = Xml(String::from("<?xml version=\"1.0\"?>\n"), 0);
@@ -103,19 +105,4 @@ impl Xml {
     fn indent(&mut self) {
         self.0.extend(std::iter::repeat_n("  ", self.1));
     }
-}
-
-/// Text as XML 1.0 holds it. It cannot hold most control characters at all (section 2.2); those are replaced.
-fn escaped(text: &str) -> String {
-    let one = |c: char| match c {
-        '&' => "&amp;".to_owned(),
-        '<' => "&lt;".to_owned(),
-        '>' => "&gt;".to_owned(),
-        '"' => "&quot;".to_owned(),
-        // It can hold these, but a terminal takes them for more.
-        '\t' | '\n' | '\r' | '\u{7f}'..='\u{9f}' => format!("&#{};", u32::from(c)),
-        c if c < ' ' || matches!(c, '\u{fffe}' | '\u{ffff}') => '\u{fffd}'.to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(one).collect()
 }

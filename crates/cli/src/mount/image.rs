@@ -10,8 +10,8 @@ use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::{DiskPart, FileKind, ImageFormat, Source};
 
 use crate::disk::machine::tell;
-use crate::disk::timings;
 use crate::output::complain;
+use crate::timings;
 
 /// An image, and how to open it.
 pub struct Image {
@@ -72,7 +72,7 @@ impl Image {
         let request = ApplianceRequest { image, with, isolation, ..ApplianceRequest::new(target.image, target.which) };
         let tell = move |event| match event {
             ApplianceEvent::Ended(report) => {
-                if let Err(error) = timings::tell(&wanted, &report.timeline) {
+                if let Err(error) = timings::tell(&wanted, report.timeline.steps()) {
                     complain(error);
                 }
             }

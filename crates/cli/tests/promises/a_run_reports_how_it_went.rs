@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use inarch_jobs::run::{self, RunEvent, RunRequest, Streams};
 use inarch_jobs::{Events, JobError};
@@ -67,7 +69,7 @@ fn in_a_file() {
         "/virtiofs by virtiofs: ",
         "/9p by 9p: ",
         "REQUEST ",
-        "drivers, trees ",
+        "load drivers, mount trees ",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
@@ -75,16 +77,18 @@ fn in_a_file() {
         let live = trees.iter().find(|tree| tree["destination"] == format!("/{way}")).unwrap();
         let read = live["operations"].as_array().unwrap().iter().find(|one| one["name"] == "read").unwrap();
         assert_eq!(read["bytes"], 100_000, "{live:#}");
-        assert!(read["seconds"].as_f64().unwrap() >= read["longest"].as_f64().unwrap(), "{live:#}");
+        let seconds = |figure: &str| read[figure].as_f64().unwrap();
+        assert!(seconds("seconds") >= seconds("longest") && seconds("longest") > 0.0, "{live:#}");
     }
     assert!(data["disk"]["read_seconds"].as_f64().unwrap() > 0.0 && data["operations"].is_null(), "{data:#}");
     let cpu = |kind: &str| value["cpu"][kind].as_f64().unwrap();
     assert!(cpu("user") + cpu("system") > 0.0, "{value:#}");
     let moments = ["machine", "kernel", "agent", "command", "end", "machine_ended"];
     let moments = moments.map(|name| value["moments"][name].as_f64().unwrap());
-    assert!(moments.is_sorted() && moments[5] <= seconds("total"), "{value:#}");
+    let [_, kernel, agent, command, end, machine_ended] = moments;
+    assert!(kernel < agent && agent < command && command < end && machine_ended <= seconds("total"), "{value:#}");
     let picture = fs::read_to_string(picture).unwrap();
-    assert!(picture.starts_with("<svg ") && picture.contains("drivers, trees"), "{picture}");
+    assert!(picture.starts_with("<svg ") && picture.contains("load drivers, mount trees"), "{picture}");
 
     // Where the report cannot be written nothing is run.
     let nowhere = dir.path().join("none/report.json");
@@ -97,6 +101,37 @@ fn in_a_file() {
     let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!((&value["ended"], &value["status"]), (&"failed".into(), &Value::Null));
     assert!(value["error"].as_str().unwrap().contains("/etc/passwd"), "{value:#}");
+}
+
+#[test]
+fn mounts_say_what_was_asked_of_them() {
+    let dir = scratch();
+    for name in ["tree", "point"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    fs::write(dir.path().join("tree/file"), "content").unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (tree, point, log) = (path("tree"), path("point"), path("log"));
+    assert_status(&inarch(["mount", "-b", "-q", "--stats", "--via", "fuse", "--log", &log, &tree, &point]), 0);
+    assert_eq!(fs::read(dir.path().join("point/file")).unwrap(), b"content");
+    assert_status(&inarch(["umount", &point]), 0);
+    // The server says it when the mount is gone.
+    let end = Instant::now() + LONG;
+    let said = loop {
+        let said = fs::read_to_string(&log).unwrap();
+        if said.contains(" open ") || Instant::now() > end {
+            break said;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(said.contains(" open ") && said.contains(" in the file system\n"), "{said}");
+    // A log is of several mounts.
+    assert!(said.lines().all(|line| line.contains(" inarch[")), "{said}");
+
+    // What the kernel serves by itself is not counted.
+    let output = inarch(["mount", "--stats", "--via", "kernel", &tree, &point]);
+    assert_status(&output, 125);
+    assert_one_line(&output, &["--via kernel", "--stats"]);
 }
 
 #[test]

@@ -2,18 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A part of the time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// What was done.
-    pub what: String,
-    /// Whether the guest did it.
-    pub in_guest: bool,
-    /// When it began, from the appliance's start.
-    pub began: Duration,
-    /// How long it took.
-    pub took: Duration,
-}
+pub use crate::run::Step;
 
 /// What took how long.
 #[derive(Clone, Debug)]

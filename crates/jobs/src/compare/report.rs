@@ -8,7 +8,7 @@ use inarch_lifecycle::shown;
 use serde::Serialize;
 
 use super::Machine;
-use crate::run::{RunReport, Way};
+use crate::run::{CpuSeconds, RunReport, Way};
 
 /// A run that takes more than this many times the median is an outlier.
 const OUTLIER: f64 = 1.25;
@@ -87,10 +87,8 @@ pub struct OneRun {
     pub boot: f64,
     /// From there to the command's end; the mounts are in it.
     pub command: f64,
-    /// Of the guest's processors, in programs of the command.
-    pub user: f64,
-    /// The same in the guest's kernel.
-    pub system: f64,
+    /// What the command took of the guest's processors, if it ended.
+    pub cpu: Option<CpuSeconds>,
     /// From the start to the end.
     pub total: f64,
     /// The command's status.
@@ -113,8 +111,7 @@ impl OneRun {
         OneRun {
             boot: phases.boot,
             command: phases.command,
-            user: report.cpu.map_or(0.0, |cpu| cpu.user),
-            system: report.cpu.map_or(0.0, |cpu| cpu.system),
+            cpu: report.cpu,
             total: phases.total,
             status,
             requests: of_disks + of_shares,
@@ -251,8 +248,7 @@ mod tests {
             command: total - 1.0,
             total: *total,
             status,
-            user: 0.0,
-            system: 0.0,
+            cpu: None,
             requests: 0,
             disk_bytes: None,
             is_outlier: false,

@@ -161,6 +161,27 @@ impl RunReport {
         }
     }
 
+    /// What took how long. A run whose command did not end has no steps.
+    pub fn steps(&self) -> Vec<Step> {
+        let Some(Moments { machine, kernel, agent, command, end, machine_ended }) = self.moments else {
+            return Vec::new();
+        };
+        let step = |what: &str, in_guest, from: f64, to: f64| {
+            let [began, took] =
+                [from, to - from].map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
+            Step { what: what.to_owned(), in_guest, began, took }
+        };
+        vec![
+            step("prepare", false, 0.0, machine),
+            step("start the machine", false, machine, kernel),
+            step("boot the kernel", true, kernel, agent),
+            step("load drivers, mount trees", true, agent, command),
+            step("the command", true, command, end),
+            step("end the machine", false, end, machine_ended),
+            step("keep or publish writes", false, machine_ended, self.phases.total),
+        ]
+    }
+
     /// The exit status that a shell would give the command, 124 if it ran out of time; none where the run failed.
     pub fn status(&self) -> Option<u8> {
         match &self.result {
@@ -255,7 +276,7 @@ pub struct Phases {
 /// When each part of a run began, in seconds from the run's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Moments {
-    /// QEMU, or User-Mode Linux, was started; before that, the run was prepared.
+    /// QEMU, or User-Mode Linux, was started, for the last time if more than once; before that, the run was prepared.
     pub machine: f64,
     /// The guest's kernel began, by its clock; before that, the machine and its firmware.
     pub kernel: f64,
@@ -263,10 +284,23 @@ pub struct Moments {
     pub agent: f64,
     /// The command.
     pub command: f64,
-    /// The command had ended.
+    /// The command had ended, and its output, too.
     pub end: f64,
     /// The machine had ended. After that, what is kept is stored.
     pub machine_ended: f64,
+}
+
+/// A part of the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What was done.
+    pub what: String,
+    /// Whether the guest did it.
+    pub in_guest: bool,
+    /// When it began, from the start of the run or the appliance.
+    pub began: Duration,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// The processor's time that a command took in its guest, in seconds, with the children that it waited for.

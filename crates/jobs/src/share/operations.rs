@@ -12,7 +12,7 @@ pub struct OperationReport {
     pub count: u64,
     /// How many of them failed: a look-up of a name that does not exist is one.
     pub failed: u64,
-    /// Bytes that were read or written.
+    /// Bytes that were read, written or copied.
     pub bytes: u64,
     /// Seconds in the file system, of all of them.
     pub seconds: f64,
