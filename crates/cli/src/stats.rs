@@ -28,7 +28,7 @@ impl StatsArgument {
     }
 }
 
-/// Says on standard error what was measured. Nothing was measured where nobody used the tree, or where it was never there.
+/// Prints the measured requests on standard error. Prints nothing if there was no request.
 pub fn tell(measures: Option<&Measures>) {
     let Some(measures) = measures else { return };
     let operations: Vec<OperationReport> = measures.operations().into_iter().map(Into::into).collect();
@@ -37,7 +37,7 @@ pub fn tell(measures: Option<&Measures>) {
     }
 }
 
-/// Says how many requests there were, after `name`, and what was measured of them.
+/// Prints the number of requests after `name`, and a table of what was measured.
 pub fn tell_operations(name: &str, requests: u64, operations: &[OperationReport]) {
     let seconds = operations.iter().fold(0.0, |sum, operation| sum + operation.seconds);
     say(format_args!("{name}{}, {seconds:.3} s in the file system", counted(requests, "request", "requests")));

@@ -33,7 +33,7 @@ impl<R, V: 'static> Duty<R, V> {
     }
 }
 
-/// Events of a job, one of which is a line that the user should read.
+/// An event type that has an event for notes: lines that the user should read.
 pub trait Notes {
     /// The event with this line.
     fn note(line: String) -> Self;

@@ -86,7 +86,8 @@ fn in_a_file() {
     let moments = ["machine", "kernel", "agent", "command", "end", "machine_ended"];
     let moments = moments.map(|name| value["moments"][name].as_f64().unwrap());
     let [_, kernel, agent, command, end, machine_ended] = moments;
-    assert!(kernel < agent && agent < command && command < end && machine_ended <= seconds("total"), "{value:#}");
+    // The guest's clock, by which the agent began, may be fast.
+    assert!(kernel < agent && agent <= command && command < end && machine_ended <= seconds("total"), "{value:#}");
     let picture = fs::read_to_string(picture).unwrap();
     assert!(picture.starts_with("<svg ") && picture.contains("load drivers, mount trees"), "{picture}");
 
