@@ -10,6 +10,7 @@
 #include <linux/cn_proc.h>
 #include <linux/connector.h>
 #include <linux/netlink.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "report.h"
 
 /* For events that come while the agent does something else. */
@@ -26,6 +28,10 @@
 #define COMMAND_MAX 3000
 /* Messages that are taken at once, so that streams are not forgotten. */
 #define MESSAGES_MAX 4096
+/* How long the kernel may take to report an end after the parent's wait(2) has returned. */
+#define END_LIMIT_MICROSECONDS 1000000
+
+static pid_t awaited; /* observe_until()'s process; 0 when its end has been reported */
 
 static struct {
 	size_t length;
@@ -87,6 +93,8 @@ static void take_event(struct channel *channel, const struct proc_event *event)
 		add_command(channel, (uint32_t)event->event_data.exec.process_tgid);
 		break;
 	case PROC_EVENT_EXIT:
+		if (event->event_data.exit.process_pid == awaited)
+			awaited = 0;
 		add_numbers(channel, PROCESS_ENDED, (uint32_t)event->event_data.exit.process_pid,
 			    (uint32_t)event->event_data.exit.process_tgid, event->event_data.exit.exit_code);
 		break;
@@ -157,5 +165,26 @@ void observe_take(struct channel *channel, int fd)
 			take_event(channel, &event);
 		}
 	}
+	send_frame(channel);
+}
+
+void observe_until(pid_t process)
+{
+	awaited = process;
+}
+
+void observe_end(struct channel *channel, int fd, int status)
+{
+	struct pollfd slot = { .fd = fd, .events = POLLIN };
+	uint64_t limit = monotonic_microseconds() + END_LIMIT_MICROSECONDS;
+	if (fd < 0)
+		return;
+	/* The kernel wakes the parent first, and reports the end afterwards (do_exit() in kernel/exit.c). */
+	do
+		observe_take(channel, fd);
+	while (awaited && monotonic_microseconds() < limit && poll(&slot, 1, END_LIMIT_MICROSECONDS / 1000) > 0);
+	if (awaited)
+		add_numbers(channel, PROCESS_ENDED, (uint32_t)awaited, (uint32_t)awaited, (uint32_t)status);
+	awaited = 0;
 	send_frame(channel);
 }

@@ -334,7 +334,7 @@ static uint64_t microseconds_in(const struct timeval *time)
 static void send_exit(void)
 {
 	uint8_t payload[24];
-	observe_take(relay.channel, relay.processes);
+	observe_end(relay.channel, relay.processes, relay.status);
 	if (relay.machine && relay.status != 0)
 		warn_of_circumstances(relay.channel, relay.machine);
 	put_u32(payload, WIFEXITED(relay.status) ? (uint32_t)WEXITSTATUS(relay.status) : 0);
@@ -402,6 +402,7 @@ bool relay_run(struct channel *channel, struct command *command, int child_signa
 	relay.command = command;
 	relay.child_signals = child_signals;
 	relay.processes = processes;
+	observe_until(command->pid);
 	relay.machine = machine;
 	relay.input.fd = command->input;
 	relay.input.last = '\n';
