@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all deb check-deb demo example-riscv64 example-fleet check-fleet test check lint bench soak setup setup-test setup-deb setup-bench setup-soak setup-example setup-fleet install uninstall clean
+.PHONY: all deb check-deb demo example-riscv64 example-fleet check-fleet test check lint lint-reference bench soak setup setup-test setup-deb setup-bench setup-soak setup-example setup-fleet install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -24,24 +24,34 @@ example-fleet: setup-fleet all
 check-fleet: setup-fleet all
 	INARCH=$(abspath $(inarch)) examples/fleet/check
 
-test: setup-test
-	# One build of all packages: a part of them has other features, and is compiled again. Two tests run at a time: one
-	# waits for its guest while the other works. A script that runs this in the background has signals ignored that tests send.
-	scripts/alone env --default-signal cargo test --workspace -- --test-threads 2 $(TEST_FLAGS)
-
-# All test programs but `guests`, which start some, and `promises`, which take the built command.
+# Test programs that start guests or take the built command, and all others.
+large := guests promises
 programs := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
-quick := $(filter-out guests promises,$(sort $(programs)))
+small := $(filter-out $(large),$(sort $(programs)))
+
+# Two tests run at a time: one waits for its guest while the other works.
+test_flags := --test-threads 2 $(TEST_FLAGS)
+
+test: setup-test
+	# One build of all packages: a part of them has other features, and is compiled again.
+	cargo test --workspace --no-run
+	# A script that runs this in the background has signals ignored that tests send.
+	scripts/alone env --default-signal scripts/check whole "$(test_flags)" $(small)
+	scripts/alone env --default-signal cargo test --workspace $(large:%=--test %) -- $(test_flags)
+	cargo test --workspace --doc
 
 # What to run after each edit: under two minutes once all is built, and no guest is started.
 check: setup-test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	scripts/check $(quick)
+	scripts/check quick --quiet $(small)
 
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+
+# What a change of public items or of their documentation must pass as well.
+lint-reference: setup
 	# The reference: heads of modules link to private modules, for readers of the source.
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
 		cargo doc -q --workspace --no-deps --document-private-items
