@@ -14,7 +14,7 @@ fn checksums(dir: &Path) -> String {
 }
 
 /// Builds and tests a project in the guest as it is, and goes on from there with a mistake put into it.
-fn passes_and_fails(project: &Path, make: &str, passed: &str, mistake: &str) {
+fn passes_and_fails(project: &Path, test: &str, passed: &str, mistake: &str) {
     // What is tested is the status, not the compiler: the guest is done in half the time without the optimiser and these checks.
     host("sh", &["-c", "CFLAGS=-O0 ./configure"], project);
     let before = checksums(project);
@@ -26,7 +26,8 @@ fn passes_and_fails(project: &Path, make: &str, passed: &str, mistake: &str) {
         command.current_dir(project).env("XDG_STATE_HOME", state.path());
         command.output().expect("inarch starts")
     };
-    let good = run(make);
+    let make = format!("make -j2 >&2 && {test}");
+    let good = run(&make);
     assert_status(&good, 0);
     assert!(stdout(&good).contains(passed), "{}", stdout(&good));
 
@@ -40,8 +41,8 @@ fn zlib() {
     let dir = scratch();
     passes_and_fails(
         &source("zlib", dir.path()),
-        "make -j2 static >&2 && make teststatic",
-        "*** zlib test OK ***",
+        "make test",
+        "*** zlib shared test OK ***",
         "sed -i 's/return err == Z_STREAM_END ? Z_OK : err;/return Z_BUF_ERROR;/' compress.c",
     );
 }
@@ -51,7 +52,7 @@ fn mawk() {
     let dir = scratch();
     passes_and_fails(
         &source("mawk", dir.path()),
-        "make -j2 >&2 && make check",
+        "make check",
         "general stress test OK",
         "sed -i 's/sp->dval = (double) len;/sp->dval = (double) len + 1;/' bi_funct.c",
     );
