@@ -5,9 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::support::{INARCH, LONG, has_open_in, inarch, scratch, stderr, within};
+use crate::support::{INARCH, LONG, assert_status, inarch, scratch, stderr, within};
 
 /// Starts a run that sleeps, in a working directory and a temporary directory of its own.
 fn sleeping_run(dir: &Path) -> Child {
@@ -174,34 +173,23 @@ fn after_a_failure() {
 fn after_kill_9_while_the_kernel_is_unpacked_for_the_first_time() {
     let cache = scratch();
     let kernels = cache.path().join("inarch/kernels");
-    let mut in_the_midst = 0;
-    // Whatever a run had made whole before it was killed is taken away: each unpacks for the first time.
-    for round in 0..20 {
-        let mut run = Command::new(INARCH)
-            .args(["run", "--quiet", "--accel=tcg", "--root=none", "--", "true"])
-            .env("XDG_CACHE_HOME", cache.path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let begun = Instant::now();
-        while !has_open_in(run.id(), &kernels) && run.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < LONG, "no kernel is unpacked");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Sooner or later in what it writes.
-        std::thread::sleep(Duration::from_millis(10 * round));
-        run.kill().unwrap();
-        run.wait().unwrap();
-        let left: Vec<PathBuf> = files(&kernels);
+    fs::create_dir_all(&kernels).unwrap();
+    // Killed when the image is written and not on the disk, before it gets its name, and before the file beside it gets its own.
+    for (call, number, whole) in [("fdatasync", 1, 0), ("linkat", 1, 0), ("linkat", 2, 1)] {
+        let mut killed = Command::new("strace");
+        killed.args(["-f", "-qq", "-o", "/dev/null", "-e"]).arg(format!("inject={call}:signal=KILL:when={number}"));
+        killed.args([INARCH, "run", "--quiet", "--accel=tcg", "--root=none", "--", "true"]);
+        let output = killed.env("XDG_CACHE_HOME", cache.path()).stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success(), "{call} {number}: {output:?}");
+        let left = files(&kernels);
         let is_half = |path: &&PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b".");
         let half: Vec<_> = left.iter().filter(is_half).collect();
-        assert!(half.is_empty(), "in round {round}: {half:?}");
-        in_the_midst += u32::from(left.is_empty());
-        if in_the_midst == 3 {
-            return;
-        }
-        fs::remove_dir_all(&kernels).unwrap();
+        assert!(half.is_empty(), "{call} {number}: {half:?}");
+        assert_eq!(left.len(), whole, "{call} {number}: {left:?}");
     }
-    assert!(in_the_midst > 0, "no kill came in the midst");
+    let mut run = Command::new(INARCH);
+    run.args(["run", "--quiet", "--accel=tcg", "--root=none", "--", "true"]).env("XDG_CACHE_HOME", cache.path());
+    // Such a root has no commands.
+    assert_status(&run.output().unwrap(), 127);
+    assert_eq!(files(&kernels).len(), 2);
 }
