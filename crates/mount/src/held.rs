@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::table::{Entry, entry_of, mounts_within};
+use super::table::{Entry, entry_of, is_gone, mounts_within};
 use super::{MountError, MountId, helper, unmount_within};
 
 /// A mount, held by the directory that contains it. If it were found by its path, the owner of a directory above
@@ -83,10 +83,14 @@ impl Held {
         Some(MountId::of(&entry, &point))
     }
 
-    /// Takes it away: out of the file tree alone, if `detach` is set.
+    /// Takes it away: out of the file tree alone, if `detach` is set. If another process has done so meanwhile, as the guard of a server that was
+    /// killed does, there is nothing left to do.
     pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
         // umount(2) takes the uppermost mount at a path, and another process may have mounted one there since the last look.
         if !self.is_uppermost() {
+            if is_gone(&self.entry) {
+                return Ok(());
+            }
             return Err(MountError::Covered { path: self.point.clone(), kind: "it came just now".to_owned() });
         }
         let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
@@ -94,6 +98,7 @@ impl Held {
         match unmount(path, flags) {
             Ok(()) => Ok(()),
             Err(Errno::PERM) => helper::unmount(&self.point, detach),
+            Err(Errno::INVAL | Errno::NOENT) if is_gone(&self.entry) => Ok(()),
             Err(Errno::BUSY) => Err(MountError::Busy { path: self.point.clone() }),
             Err(errno) => {
                 let reason = io::Error::from(errno).to_string();
@@ -149,5 +154,7 @@ mod tests {
         Held::new(&point, &above).unwrap().unmount(false).unwrap();
         held.unmount(false).unwrap();
         assert!(mounted(&point).is_none());
+        // Another process, the guard of a killed server for one, was faster: nothing covers what is gone.
+        held.unmount(false).unwrap();
     }
 }

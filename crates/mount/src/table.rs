@@ -92,6 +92,12 @@ pub(super) fn entry_of(id: u64) -> Option<(PathBuf, Entry)> {
     Some((found.point, found.entry))
 }
 
+/// Whether the table was read and does not have this mount.
+pub(super) fn is_gone(mount: &Entry) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
+    table.split(|byte| *byte == b'\n').filter_map(parse_line).all(|(_, entry)| entry.id != mount.id)
+}
+
 /// The mount that an open file was opened through, unless it is of another mount namespace.
 pub(super) fn entry_of_file(file: BorrowedFd<'_>) -> Option<Entry> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
