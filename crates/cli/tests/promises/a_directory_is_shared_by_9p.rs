@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{INARCH, assert_status, inarch, scratch, stdout};
+use crate::support::{assert_status, copy_command, inarch, scratch, stdout};
 
 /// What a guest does with each directory; it prints what it found.
 const WORK: &str = r#"
@@ -92,7 +92,7 @@ fn it_is_served_on_vsock() {
     let (script, shared) = (script.display().to_string(), shared.display().to_string());
     // Wherever it was built, the guest has what lies here.
     let server = place.path().join("inarch").display().to_string();
-    fs::copy(INARCH, &server).unwrap();
+    copy_command(server.as_ref());
     let program = ["/usr/bin/python3", &script, &server, &shared];
     let run = inarch(["run", "-q", "-u", "root", "--"].into_iter().chain(program));
     assert_status(&run, 0);

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, stderr, within};
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, script_program, stderr, within};
 
 /// A guest's disk, and an editor that says what it has got, and does what the file `do` says.
 fn prepare(dir: &Path) {
@@ -25,8 +25,7 @@ fn prepare(dir: &Path) {
         dir,
     );
     let editor = "#!/bin/sh\nstat -c %a \"$(dirname \"$1\")\" > modes; echo \"$1\" > part; mv part copy; . ./do\n";
-    fs::write(dir.join("editor"), editor).unwrap();
-    fs::set_permissions(dir.join("editor"), fs::Permissions::from_mode(0o755)).unwrap();
+    script_program(&dir.join("editor"), editor);
 }
 
 /// Begins to edit a file with an editor that does `what`.

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::mounted::{Scene, Server, WAYS, is_mount_point, is_mounted, is_there, last_process, unmount};
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, assert_one_line, assert_status, copy_command, host, inarch, stderr, stdout, within,
+};
 
 /// Mounts of file systems that are mounted nowhere else: they live as long as somebody uses them.
 const OWN_FILE_SYSTEMS: [(&str, &str); 2] = [("fuse", ""), ("auto", "--ephemeral --overlay-dir .")];
@@ -170,7 +172,7 @@ fn users_take_their_own_mounts_away() {
     }
     let scene = Scene::new();
     // The built command may lie where only root can go.
-    fs::copy(INARCH, scene.path().join("inarch")).unwrap();
+    copy_command(&scene.path().join("inarch"));
     for name in ["", "point"] {
         fs::set_permissions(scene.path().join(name), fs::Permissions::from_mode(0o777)).unwrap();
     }

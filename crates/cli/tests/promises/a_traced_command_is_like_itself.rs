@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{INARCH, LONG, assert_status, host, programs, scratch, stderr, stdout, trace_lines, within};
+use crate::support::{
+    INARCH, LONG, assert_status, copy_command, host, programs, scratch, stderr, stdout, trace_lines, within,
+};
 
 /// `inarch trace --quiet OPTIONS -- sh -c SCRIPT` in `dir`.
 fn trace(dir: &Path, options: &[&str], script: &str) -> Command {
@@ -296,7 +298,7 @@ fn as_whom(as_user: bool, dir: &Path) -> Command {
         return Command::new(INARCH);
     }
     if !dir.join("inarch").exists() {
-        fs::copy(INARCH, dir.join("inarch")).unwrap();
+        copy_command(&dir.join("inarch"));
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "1", "--regid", "1", "--clear-groups"]).arg(dir.join("inarch"));
@@ -438,7 +440,7 @@ fn a_signal_that_the_command_handles_ends_no_trace() {
 fn a_user_reads_what_was_just_written() {
     let dir = scratch();
     chown(dir.path(), Some(1), Some(1)).unwrap();
-    fs::copy(INARCH, dir.path().join("inarch")).unwrap();
+    copy_command(&dir.path().join("inarch"));
     // A linker works so: it writes a bit, and reads elsewhere.
     let program = "
 import os, sys

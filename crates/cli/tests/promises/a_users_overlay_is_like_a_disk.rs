@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::{INARCH, NINEP_CLIENT, assert_status, scratch, stdout};
+use crate::support::{NINEP_CLIENT, assert_status, copy_command, scratch, stdout};
 
 /// What the user does; each line that it prints is expected below.
 const WORK: &str = r#"
@@ -51,7 +51,7 @@ fn as_user(dir: &Path, script: &str) -> Output {
 
 /// A directory that is the user's, with `source` in it: all of its directories are closed.
 fn prepare(dir: &Path) {
-    fs::copy(INARCH, dir.join("inarch")).unwrap();
+    copy_command(&dir.join("inarch"));
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
     let made = as_user(

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use crate::support::kept::Scene;
-use crate::support::{INARCH, assert_one_line, assert_status, host, stderr, stdout};
+use crate::support::{assert_one_line, assert_status, copy_command, host, stderr, stdout};
 
 /// Tools for attributes, with their libraries, and one that makes a socket.
 const TOOLS: &str = r#"
@@ -135,7 +135,7 @@ fn what_a_user_may_not_make_is_named() {
     host("chown", &["-R", &owner, "state"], scene.path());
     fs::set_permissions(scene.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = scene.path().join("inarch");
-    fs::copy(INARCH, &program).unwrap();
+    copy_command(&program);
     let output = Command::new("setpriv")
         .args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups"])
         .arg(&program)

@@ -2,13 +2,15 @@
 //! what fails leaves the image as it was.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, stdout, within};
+use crate::support::{
+    INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, script_program, stdout, within,
+};
 
 /// A directory in memory, where files can have any size.
 fn memory() -> tempfile::TempDir {
@@ -251,8 +253,7 @@ fn endless(dir: &Path, name: &str) -> PathBuf {
     fs::create_dir(&bin).unwrap();
     let script = "#!/bin/sh\nfor last; do :; done\necho $$ > \"${0%/*}/pid\"\n\
         echo begun > \"$last\"\nexec /bin/sleep 1000\n";
-    fs::write(bin.join(name), script).unwrap();
-    fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    script_program(&bin.join(name), script);
     bin
 }
 

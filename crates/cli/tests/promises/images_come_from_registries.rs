@@ -2,14 +2,15 @@
 //! the registry; `inarch push` puts images there that other programs read.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::support::registry::{Answer, PASSWORD, Registry, Server, USER};
-use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, scratch, stderr, stdout};
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, host, scratch, script_program, stderr, stdout,
+};
 
 /// A user of registries, with a cache and a home of their own.
 struct Scene {
@@ -263,8 +264,7 @@ fn a_registry_is_shown_the_credentials_that_docker_and_podman_keep() {
         "#!/bin/sh\n[ \"$1\" = get ] && [ \"$(cat)\" = {} ] && echo '{{ \"Username\": \"{USER}\", \"Secret\": \"{PASSWORD}\" }}'\n",
         registry.host
     );
-    fs::write(&helper, script).unwrap();
-    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    script_program(&helper, &script);
     let path = format!("{}:{}", scene.text("bin"), std::env::var("PATH").unwrap());
     let helped = r#"{ "credsStore": "tests" }"#.to_owned();
     let of_one = format!(r#"{{ "credHelpers": {{ "{}": "tests" }}, "credsStore": "none" }}"#, registry.host);

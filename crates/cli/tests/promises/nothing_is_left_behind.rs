@@ -2,11 +2,10 @@
 
 use crate::support;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{INARCH, LONG, assert_status, inarch, scratch, stderr, within};
+use crate::support::{INARCH, LONG, assert_status, inarch, scratch, script_program, stderr, within};
 
 /// Starts a run that sleeps, in a working directory and a temporary directory of its own.
 fn sleeping_run(dir: &Path) -> Child {
@@ -98,8 +97,7 @@ signal.pause()
 fn after_a_signal_before_the_command_is_started() {
     let (dir, place) = (scratch(), scratch());
     let (qemu, heard) = (place.path().join("qemu"), place.path().join("heard"));
-    fs::write(&qemu, GUEST_THAT_STARTS_NOTHING).unwrap();
-    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    script_program(&qemu, GUEST_THAT_STARTS_NOTHING);
     for (signal, number) in [("-TERM", 15), ("-INT", 2), ("-HUP", 1)] {
         let mut run = Command::new(INARCH)
             .args(["run", "--accel=tcg", "--overlay-dir", ".", "--", "true"])

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{INARCH, LONG, assert_one_line, host, inarch, manifest_program, scratch, within};
+use crate::support::{INARCH, LONG, assert_one_line, copy_command, host, inarch, manifest_program, scratch, within};
 
 struct Server {
     child: Child,
@@ -246,8 +246,7 @@ fn a_user_needs_no_privilege_but_fusermount3() {
     }
     let dir = scratch();
     tree(dir.path());
-    // The built command may lie where only root can go.
-    fs::copy(INARCH, dir.path().join("inarch")).unwrap();
+    copy_command(&dir.path().join("inarch"));
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let script = "set -e; trap 'kill $server' EXIT; \
                   ./inarch serve file tree disk.raw --overlay-dir . 2> log & server=$!; \

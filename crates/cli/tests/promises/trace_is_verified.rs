@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, assert_status, host, programs, scratch, stderr, stdout, within};
+use crate::support::{INARCH, LONG, assert_status, copy_command, host, programs, scratch, stderr, stdout, within};
 
 /// `PROGRAM trace --verify ARGUMENTS` in `dir`, with temporary files in its directory `tmp`.
 fn verify_by(mut program: Command, dir: &Path, arguments: &[&str]) -> Command {
@@ -309,7 +309,7 @@ fn a_full_disk_is_told_as_such() {
 fn users_verify_as_well() {
     let dir = scratch();
     chown(dir.path(), Some(1), Some(1)).unwrap();
-    fs::copy(INARCH, dir.path().join("inarch")).unwrap();
+    copy_command(&dir.path().join("inarch"));
     fs::write(dir.path().join("main.c"), "#include <stdio.h>\nint main(void) { puts(\"a\"); }\n").unwrap();
     let mut user = Command::new("setpriv");
     user.args(["--reuid", "1", "--regid", "1", "--clear-groups"]).arg(dir.path().join("inarch"));

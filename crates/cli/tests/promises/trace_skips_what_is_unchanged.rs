@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, programs, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, assert_one_line, assert_status, host, programs, scratch, script_program, stderr, stdout, within,
+};
 
 /// A directory with a command, which counts its runs where nothing is recorded.
 struct Scene {
@@ -513,8 +515,8 @@ chmod +x config.status
 #[test]
 fn a_configure_script_is_skipped() {
     let mut scene = Scene::new("mkdir include; printf 'CC = @CC@\n' > Makefile.in", "");
-    fs::write(scene.at("configure"), CONFIGURE.replacen("exec 5>", "echo run >> count/runs; exec 5>", 1)).unwrap();
-    fs::set_permissions(scene.at("configure"), fs::Permissions::from_mode(0o755)).unwrap();
+    let configure = CONFIGURE.replacen("exec 5>", "echo run >> count/runs; exec 5>", 1);
+    script_program(&scene.at("configure"), &configure);
     scene.command = vec!["./configure".to_owned()];
     let run = || scene.inarch(&[]);
     scene.runs_for(run(), "no earlier run");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::listing::Mount;
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr};
+use crate::support::{assert_one_line, assert_status, copy_command, host, inarch, scratch, stderr};
 
 /// What `inarch image SRC -o OUT` says, one image of `source` in `dir`.
 fn said(source: &Path, dir: &Path, format: &str) -> Vec<String> {
@@ -136,7 +136,7 @@ fn to_a_user_without_privileges() {
     let dir = scratch();
     let dir = dir.path();
     std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
-    std::fs::copy(INARCH, dir.join("inarch")).unwrap();
+    copy_command(&dir.join("inarch"));
     let script =
         "mkdir -p source/closed; cd source; mknod null c 1 3; mknod disk b 259 70000; mkfifo fifo; echo a > open
         echo s > secret; chmod 0 secret; echo x > closed/x; chmod 0 closed; chown 1000:70000 open; chmod 755 .";

@@ -122,6 +122,28 @@ pub fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// Makes a file that can be executed, of what a command of the shell prints.
+///
+/// Another process writes it. What this one has open for writing is inherited by the programs that other tests start meanwhile, until they are
+/// executed, and such a file cannot be executed (`ETXTBSY`, execve(2)).
+fn make_executable(path: &Path, script: &str, input: &[u8]) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script} > \"$0\" && chmod 755 \"$0\"")]).arg(path).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("sh starts");
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    assert!(child.wait().unwrap().success(), "{} was not made", path.display());
+}
+
+/// A copy of the command: the built one may lie where only root can go.
+pub fn copy_command(path: &Path) {
+    make_executable(path, &format!("cat '{INARCH}'"), b"");
+}
+
+/// A script as a program.
+pub fn script_program(path: &Path, text: &str) {
+    make_executable(path, "cat", text.as_bytes());
+}
+
 /// Whether a process has a file in a directory open, one without a name too.
 pub fn has_open_in(process: u32, dir: &Path) -> bool {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
