@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fs, io, thread};
 
@@ -149,7 +149,7 @@ fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
 /// The signals cannot be caught.
 pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     let nobody_works = Arc::new(AtomicBool::new(false));
-    for signal in not_ignored(&[SIGINT, SIGQUIT]) {
+    for signal in not_ignored(&INTERRUPTS) {
         // A handler, which a program that is started does not inherit.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&nobody_works))?;
     }
@@ -158,9 +158,15 @@ pub fn leave_interrupts<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
-/// From now on calls `last` before SIGINT, SIGQUIT, SIGTERM or SIGHUP ends this process, within [`leave_interrupts`] as well.
-pub fn end_by_signals(last: impl FnOnce() + Send + 'static) {
-    let wanted = not_ignored(&[SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
+/// Requests to end, from the terminal.
+pub const INTERRUPTS: [i32; 2] = [SIGINT, SIGQUIT];
+
+/// Requests to end, from elsewhere.
+pub const TERMINATIONS: [i32; 2] = [SIGTERM, SIGHUP];
+
+/// From now on calls `last` before one of `signals` ends this process, within [`leave_interrupts`] as well.
+pub fn end_by(signals: &[i32], last: impl FnOnce() + Send + 'static) {
+    let wanted = not_ignored(signals);
     // If they cannot be caught, they end the process all the same.
     let Ok(mut signals) = signal_hook::iterator::Signals::new(wanted) else { return };
     thread::spawn(move || {
@@ -170,6 +176,37 @@ pub fn end_by_signals(last: impl FnOnce() + Send + 'static) {
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     });
+}
+
+/// SIGINT, SIGTERM and SIGHUP, the first of which is only noted: what is under way ends at the next good place. The second ends this process.
+#[derive(Clone, Debug, Default)]
+pub struct NotedSignals(Arc<AtomicUsize>);
+
+impl NotedSignals {
+    /// Notes them from now on. Those that cannot be caught end the process, as before.
+    pub fn catch() -> NotedSignals {
+        let (noted, again) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        for signal in not_ignored(&[SIGINT, SIGTERM, SIGHUP]) {
+            // In this order: the first signal finds `again` unset.
+            let _ = signal_hook::flag::register_conditional_default(signal, Arc::clone(&again))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&again)))
+                .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(&noted), signal as usize));
+        }
+        NotedSignals(noted)
+    }
+
+    /// An error once one has come.
+    pub fn check(&self) -> io::Result<()> {
+        if self.0.load(Ordering::SeqCst) != 0 { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+
+    /// Ends this process as the signal would have done, if one has come.
+    pub fn end_as_they_would(&self) {
+        if let Some(signal) = i32::try_from(self.0.load(Ordering::SeqCst)).ok().filter(|signal| *signal != 0) {
+            // If that fails, the exit status is enough.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    }
 }
 
 /// Those of `signals` that this process does not ignore. Under nohup(1) or in a shell's background it ignores some, which stay ignored.

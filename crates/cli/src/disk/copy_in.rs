@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, 
 
 use super::machine::tell;
 use crate::output::{answer, complain};
+use crate::signals::NotedSignals;
 use crate::size;
 
 /// Copies a file or a directory of this machine into an image.
@@ -40,7 +41,20 @@ pub fn copy(
     let request =
         ApplianceRequest { image, with: with.to_vec(), isolation, ..ApplianceRequest::new(target.image, target.which) };
     let mut appliance = Appliance::open(&request, Events::new(tell))?;
-    let Copied { files, bytes, failed } = copy_with(&mut appliance, from, target.path, &|| Ok(()))?;
+    let signals = NotedSignals::catch();
+    let copied = copy_with(&mut appliance, from, target.path, &|| signals.check());
+    // The file systems are unmounted in any case, so that what has arrived is there without a repair.
+    if let Err(ApplianceError::Input(_)) = copied {
+        appliance.close()?;
+        let image = shown(&request.image.path);
+        complain(format_args!(
+            "interrupted: some of {} is not in {image}; the files that are there are whole",
+            shown(from)
+        ));
+        signals.end_as_they_would();
+        return Ok(ExitCode::FAILURE);
+    }
+    let Copied { files, bytes, failed } = copied?;
     appliance.close()?;
     answer(format!("{}, {} of content\n", counted(files, "file", "files"), size::show(bytes)))?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -59,7 +73,7 @@ pub struct Copied {
 /// Copies a file or a directory of this machine to `place`, or into it if that is a directory. What cannot be copied is reported.
 ///
 /// # Errors
-/// The appliance failed, or `goes_on` is an error.
+/// The appliance failed; or `goes_on` is an error, which is [`ApplianceError::Input`].
 pub fn copy_with(
     appliance: &mut Appliance,
     from: &Path,
@@ -203,6 +217,8 @@ impl Copying<'_> {
     }
 
     fn failed(&mut self, from: &Path, error: &dyn std::fmt::Display) -> Result<(), ApplianceError> {
+        // What the user interrupted is no failure of a file.
+        (self.goes_on)().map_err(ApplianceError::Input)?;
         complain(format_args!("{}: {error}", shown(from)));
         self.failed = true;
         Ok(())

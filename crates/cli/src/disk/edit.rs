@@ -1,8 +1,9 @@
 //! `inarch disk edit`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use clap::Args;
@@ -13,7 +14,7 @@ use inarch_jobs::{Scratch, shown};
 
 use super::machine::WrittenArguments;
 use crate::output::complain;
-use crate::signals::{end_by_signals, leave_interrupts};
+use crate::signals::{INTERRUPTS, TERMINATIONS, end_by, leave_interrupts};
 use crate::size;
 
 /// The most bytes of a file that is edited.
@@ -43,32 +44,84 @@ pub fn edit(arguments: &EditArguments) -> anyhow::Result<ExitCode> {
     // Refuse before the editor starts: what the user types there must not be lost.
     image.machine.request(&target, Access::Write).check()?;
     let before = read(image, &target, path)?;
-    leave_interrupts(|| edit_copy(image, &target, path, &before))?
+    leave_interrupts(|| edit_copy(image, &target, path, before))?
+}
+
+/// A private copy of a file, which a guard removes however this process ends, unless it is kept.
+struct EditedCopy {
+    path: PathBuf,
+    before: Vec<u8>,
+    directory: Mutex<Option<Scratch>>,
+}
+
+impl EditedCopy {
+    fn make(name: &OsStr, before: Vec<u8>) -> anyhow::Result<EditedCopy> {
+        let directory = Scratch::within(&std::env::temp_dir())?;
+        let path = directory.path().join(name);
+        fs::write(&path, &before).map_err(|error| anyhow::anyhow!("{}: {error}", shown(&path)))?;
+        Ok(EditedCopy { path, before, directory: Mutex::new(Some(directory)) })
+    }
+
+    /// What the editor has saved, if that is something else.
+    fn change(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        let after = fs::read(&self.path).map_err(|error| anyhow::anyhow!("{}: {error}", shown(&self.path)))?;
+        Ok((after != self.before).then_some(after))
+    }
+
+    /// Has it outlive this process, whatever ends it.
+    fn outlive(&self) {
+        if let Some(directory) = self.directory().take() {
+            directory.keep();
+        }
+    }
+
+    /// Removes it, and reports if that fails.
+    fn remove(&self) {
+        drop(self.directory().take());
+        let directory = self.path.parent().unwrap_or(&self.path);
+        match fs::remove_dir_all(directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                complain(format_args!("{}: cannot be removed: {error}", shown(directory)));
+            }
+            _ => {}
+        }
+    }
+
+    fn say_where(&self) {
+        complain(format_args!("what you edited is in {}", shown(&self.path)));
+    }
+
+    fn directory(&self) -> MutexGuard<'_, Option<Scratch>> {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Has the editor edit a copy, and writes that back. Ctrl-C is the editor's until it has ended; then it ends this process.
-fn edit_copy(image: &WrittenArguments, target: &Target, path: &Path, before: &[u8]) -> anyhow::Result<ExitCode> {
-    let directory = Scratch::within(&std::env::temp_dir())?;
-    let name = path.file_name().unwrap_or("file".as_ref());
-    let copy = directory.path().join(name);
-    let fail = |error| anyhow::anyhow!("{}: {error}", shown(&copy));
-    fs::write(&copy, before).map_err(fail)?;
-    run_editor(&copy)?;
-    let after = fs::read(&copy).map_err(fail)?;
-    if after == before {
+fn edit_copy(image: &WrittenArguments, target: &Target, path: &Path, before: Vec<u8>) -> anyhow::Result<ExitCode> {
+    let copy = Arc::new(EditedCopy::make(path.file_name().unwrap_or("file".as_ref()), before)?);
+    let last = Arc::clone(&copy);
+    end_by(&TERMINATIONS, move || {
+        // What the editor has saved is the user's; a copy that is as it was is the guest's.
+        if last.change().is_ok_and(|change| change.is_some()) {
+            last.outlive();
+            last.say_where();
+        }
+    });
+    let edited = run_editor(&copy.path).and_then(|()| copy.change());
+    let Ok(Some(after)) = edited else {
+        copy.remove();
+        edited?;
         complain(format_args!("{}: not changed", shown(path)));
         return Ok(ExitCode::SUCCESS);
-    }
-    // From here on the copy outlives this process: it has what the user typed.
-    let place = format!("what you edited is in {}", shown(&copy));
-    let directory = directory.keep();
-    let said = place.clone();
-    end_by_signals(move || complain(said));
-    let written = write_back(image, target, path, before, &after);
-    if written.is_err() {
-        complain(place);
-    } else if let Err(error) = fs::remove_dir_all(&directory) {
-        complain(format_args!("{}: cannot be removed: {error}", shown(&directory)));
+    };
+    copy.outlive();
+    let last = Arc::clone(&copy);
+    end_by(&INTERRUPTS, move || last.say_where());
+    let written = write_back(image, target, path, &copy.before, &after);
+    if written.is_ok() {
+        copy.remove();
+    } else {
+        copy.say_where();
     }
     written.map(|()| ExitCode::SUCCESS)
 }
@@ -114,8 +167,7 @@ fn run_editor(copy: &Path) -> anyhow::Result<()> {
     let named =
         ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     let editor = named.unwrap_or_else(|| "vi".into());
-    // As git and others do: the variable may have options.
-    // The shell goes on at an interrupt as well, and the editor has it as usual.
+    // A shell runs it, because the variable may have options. The shell goes on at an interrupt; the editor has it as usual.
     let mut line = OsString::from("trap : INT QUIT; ");
     line.push(&editor);
     line.push(" \"$@\"");

@@ -217,6 +217,30 @@ fn what_is_interrupted_or_has_no_room_leaves_the_file_as_it_was() {
 }
 
 #[test]
+fn an_interrupted_copy_leaves_whole_files_and_a_clean_file_system() {
+    let dir = scratch();
+    let dir = dir.path();
+    done(
+        dir,
+        "mkdir tree from; mke2fs -q -t ext4 -d tree img 1G; echo small > from/small; yes | head -c 500M > from/large",
+    );
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(dir.join("img")).unwrap());
+    let before = blocks();
+    let mut copy = Command::new(INARCH);
+    copy.args(["disk", "cp", "from", "img:/copy"]).current_dir(dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let copy = copy.spawn().unwrap();
+    let began = within(LONG, || blocks() > before + 2 * (16 << 10));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT).unwrap();
+    let ended = copy.wait_with_output().unwrap();
+    assert!(began, "the data never reached the image: {}", stderr(&ended));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(2), "{ended:?}");
+    assert_eq!(stderr(&ended), "inarch: interrupted: some of from is not in img; the files that are there are whole\n");
+    done(dir, "e2fsck -fn img >said 2>&1 || { cat said >&2; exit 1; }; ! dumpe2fs -h img 2>&1 | grep needs_recovery");
+    let names = done(dir, "i disk ls img /copy");
+    assert!(!names.contains("large"), "{names}");
+}
+
+#[test]
 fn an_image_is_changed_by_one_and_trusted_by_nobody() {
     let dir = scratch();
     let dir = dir.path();

@@ -71,6 +71,18 @@ fn the_copy_is_gone_when_the_command_is_killed() {
         // The editor lost its parent and still runs.
         let _ = kill_process_group(process, Signal::KILL);
     }
+    // What the editor has saved by then is the user's.
+    for signal in ["TERM", "HUP"] {
+        let what = format!(
+            "echo mine > \"$1\"; shell=$(ps -o ppid= $$ | tr -d ' '); command=$(ps -o ppid= $shell | tr -d ' ')
+            kill -{signal} $command; while ps -o stat= -p $command | grep -qv Z; do sleep 0.01; done"
+        );
+        let ended = edited(dir, "guest.img", "/etc/shadow", &what);
+        assert_eq!(ended.status.code(), None, "{signal}: {}", stderr(&ended));
+        let told = stderr(&ended);
+        let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
+        assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
+    }
     host("sha256sum", &["-c", "sums"], dir);
 }
 
