@@ -21,8 +21,8 @@ use crate::JobError;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 pub use operations::OperationReport;
 
-/// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
-pub(crate) const QUEUE_SIZE: u16 = 1024;
+/// Descriptors in a virtqueue, unless the machine is told otherwise: a request of 1 MiB takes 256 pages and some for its headers.
+pub const QUEUE_SIZE: u16 = 1024;
 
 /// A directory, and how it is shared.
 #[derive(Clone, Debug)]
@@ -249,7 +249,7 @@ impl Share {
         // Reports an unusable directory now rather than to a machine.
         open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
         let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
-        let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };
+        let options = FsOptions { queues, tag, connection };
         let share = self.clone();
         let open = move || {
             let layer = open(&share).map_err(|error| io::Error::other(error.to_string()))?;

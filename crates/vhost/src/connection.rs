@@ -71,8 +71,7 @@ impl<D: VirtioDevice> Connection<D> {
         control: Control,
         events: EventSink,
     ) -> std::result::Result<Self, virtio_queue::Error> {
-        let vrings =
-            (0..device.queues()).map(|i| Vring::new(i, device.queue_size())).collect::<std::result::Result<_, _>>()?;
+        let vrings = (0..device.queues()).map(Vring::new).collect::<std::result::Result<_, _>>()?;
         let memory = SharedMemory::new(GuestMemory::default());
         let context = Context { device, memory, events };
         Ok(Connection {

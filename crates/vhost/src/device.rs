@@ -18,9 +18,6 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// Number of virtqueues.
     fn queues(&self) -> u16;
 
-    /// Largest number of descriptors in a virtqueue: a power of 2, at most 32768.
-    fn queue_size(&self) -> u16;
-
     /// Whether the front end asks us for the configuration space; otherwise it has its own.
     fn has_config(&self) -> bool {
         true

@@ -21,6 +21,9 @@ use crate::event::{Event, EventSink};
 use crate::kept::KeptRequests;
 use crate::memory::{GuestMemory, SharedMemory};
 
+/// Descriptors in a virtqueue: any size that virtio allows (1.2, section 2.7), as QEMU asks for up to 1024, and crosvm for this many.
+const MAX_SIZE: u16 = 32768;
+
 /// Asks a queue's thread to end, even while it sleeps or waits for the device.
 pub struct Stop {
     flag: AtomicBool,
@@ -91,7 +94,6 @@ struct Worker {
 /// and addresses, and is enabled. Every change except that of the call descriptor stops the thread first.
 pub(crate) struct Vring {
     index: u16,
-    max_size: u16,
     /// `None` while the thread has it.
     queue: Option<Queue>,
     kick: Option<OwnedFd>,
@@ -115,11 +117,10 @@ impl<D> Clone for Context<D> {
 }
 
 impl Vring {
-    pub(crate) fn new(index: u16, max_size: u16) -> Result<Vring, virtio_queue::Error> {
+    pub(crate) fn new(index: u16) -> Result<Vring, virtio_queue::Error> {
         Ok(Vring {
             index,
-            max_size,
-            queue: Some(Queue::new(max_size)?),
+            queue: Some(Queue::new(MAX_SIZE)?),
             kick: None,
             call: Arc::default(),
             addressed: false,
@@ -138,7 +139,7 @@ impl Vring {
         if self.queue.is_none() {
             // The thread panicked and its queue is lost; the front end's next set-up starts from nothing.
             self.addressed = false;
-            self.queue = Some(Queue::new(self.max_size)?);
+            self.queue = Some(Queue::new(MAX_SIZE)?);
         }
         self.queue.as_mut().ok_or(virtio_queue::Error::QueueNotReady)
     }

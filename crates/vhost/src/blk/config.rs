@@ -12,6 +12,9 @@ pub const BLOCK_SIZE: u32 = 4096;
 /// The most pieces of memory for the data of one request, however large the queue is.
 pub const MAX_SEGMENTS: u32 = 1022;
 
+/// The most segments that the driver is told to send: with header and status they are 1 MiB in 256 descriptors.
+pub const OFFERED_SEGMENTS: u32 = 254;
+
 /// The most bytes of data in one request: 1 GiB. virtio forbids chains of more than 4 GiB (virtio 1.2, section
 /// 2.7.4.2); without a limit, a chain that names the same memory repeatedly would ask for terabytes. The largest known
 /// requests are those of edk2's VirtioBlkDxe, 1 GiB; Linux sends a few MiB, `queue/max_sectors_kb`.

@@ -15,7 +15,7 @@ use virtio_queue::DescriptorChain;
 use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
-use super::config::{BlkConfig, MAX_SEGMENTS, WRITEBACK_OFFSET};
+use super::config::{BlkConfig, OFFERED_SEGMENTS, WRITEBACK_OFFSET};
 use super::request::{self, Failure, Operation, Range, Ranges};
 use super::{BlkOptions, SERIAL_SIZE, Serial};
 use crate::device::VirtioDevice;
@@ -150,16 +150,10 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
         self.options.queues
     }
 
-    fn queue_size(&self) -> u16 {
-        self.options.queue_size
-    }
-
     fn config(&self) -> Vec<u8> {
-        // A request needs a descriptor for its header and one for its status.
-        let seg_max = u32::from(self.options.queue_size).saturating_sub(2).clamp(1, MAX_SEGMENTS);
         let writeback = self.writeback.load(Ordering::Relaxed);
         let BlkOptions { capacity, block_size, queues, .. } = self.options;
-        BlkConfig::new(capacity, block_size, queues, seg_max, writeback).as_bytes().to_vec()
+        BlkConfig::new(capacity, block_size, queues, OFFERED_SEGMENTS, writeback).as_bytes().to_vec()
     }
 
     fn write_config(&self, offset: u32, data: &[u8]) -> bool {

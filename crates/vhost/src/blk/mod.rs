@@ -46,8 +46,6 @@ impl From<&str> for Serial {
 pub struct BlkOptions {
     /// Request queues, at least 1; each gets a thread. Usually the number of the guest's processors.
     pub queues: u16,
-    /// Largest queue that the front end may ask for: a power of 2, at most 32768.
-    pub queue_size: u16,
     /// Bytes of the disk. Requests beyond the real device's size fail.
     pub capacity: u64,
     /// Bytes of a logical block, the guest's smallest request: a power of 2 from 512 on.
@@ -60,14 +58,7 @@ pub struct BlkOptions {
 
 impl Default for BlkOptions {
     fn default() -> Self {
-        BlkOptions {
-            queues: 1,
-            queue_size: 256,
-            capacity: 0,
-            block_size: BLOCK_SIZE,
-            read_only: false,
-            serial: Serial::default(),
-        }
+        BlkOptions { queues: 1, capacity: 0, block_size: BLOCK_SIZE, read_only: false, serial: Serial::default() }
     }
 }
 

@@ -62,10 +62,6 @@ impl VirtioDevice for VirtioFs {
         self.options.queues.max(1).saturating_add(1)
     }
 
-    fn queue_size(&self) -> u16 {
-        self.options.queue_size
-    }
-
     fn has_config(&self) -> bool {
         self.options.tag.is_some()
     }

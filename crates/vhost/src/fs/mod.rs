@@ -31,9 +31,6 @@ const MAX_CONNECTIONS: usize = 64;
 pub struct FsOptions {
     /// Number of request queues, at least 1, not counting the high-priority queue.
     pub queues: u16,
-    /// Largest number of descriptors that the front end may ask for in a virtqueue: a power of 2, at most 32768. A
-    /// request takes 4, and one for each page of data.
-    pub queue_size: u16,
     /// The tag, for front ends that have none of their own. QEMU has one, and QEMU 7.1 to 8.0 may crash if it is
     /// offered another.
     pub tag: Option<Tag>,
@@ -43,7 +40,7 @@ pub struct FsOptions {
 
 impl Default for FsOptions {
     fn default() -> Self {
-        FsOptions { queues: 1, queue_size: 1024, tag: None, connection: ConnectionOptions::default() }
+        FsOptions { queues: 1, tag: None, connection: ConnectionOptions::default() }
     }
 }
 

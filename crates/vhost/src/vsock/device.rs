@@ -23,9 +23,6 @@ pub const RECEIVE_QUEUE: u16 = 0;
 /// The queue on which it sends packets.
 pub const SEND_QUEUE: u16 = 1;
 
-/// Descriptors in a queue; Linux asks for 128.
-const QUEUE_SIZE: u16 = 256;
-
 /// The device that one driver uses.
 pub struct VirtioVsock {
     switchboard: Switchboard,
@@ -113,10 +110,6 @@ impl VirtioDevice for VirtioVsock {
     fn queues(&self) -> u16 {
         // The third one, for events, belongs to the front end in QEMU and is never used here.
         3
-    }
-
-    fn queue_size(&self) -> u16 {
-        QUEUE_SIZE
     }
 
     fn config(&self) -> Vec<u8> {

@@ -315,13 +315,23 @@ fn rings_outside_of_memory_are_refused() {
     assert!(matches!(served.thread.join().unwrap(), Err(ServeError::Protocol(_))));
 }
 
+/// Front ends ask for the sizes that they have: QEMU for up to 1024, crosvm for 32768.
+#[test]
+fn a_queue_has_any_size_that_virtio_allows() {
+    let disk = numbered();
+    let served = serve(Arc::new(Pending::ready(Arc::clone(&disk))), disk.options());
+    let front_end = FrontEnd::negotiate(served.stream, DRIVER_FEATURES);
+    for bits in 0..16 {
+        front_end.control.set_vring_num(0, 1 << bits).unwrap();
+    }
+}
+
 #[test]
 fn queues_that_are_not_there_and_sizes_that_are_none_are_refused() {
     type Setup = fn(&FrontEnd) -> bool;
-    let setups: [Setup; 4] = [
+    let setups: [Setup; 3] = [
         |front_end| front_end.control.set_vring_num(1, 64).is_err(),
         |front_end| front_end.control.set_vring_num(0, 63).is_err(),
-        |front_end| front_end.control.set_vring_num(0, 512).is_err(),
         |front_end| front_end.control.set_vring_kick(9, &EventFd::new(0).unwrap()).is_err(),
     ];
     for setup in setups {

@@ -36,7 +36,7 @@ pub struct Rig {
 }
 
 pub fn options(tag: Option<&str>) -> FsOptions {
-    FsOptions { queues: 2, queue_size: 64, tag: tag.map(|tag| tag.parse().unwrap()), ..FsOptions::default() }
+    FsOptions { queues: 2, tag: tag.map(|tag| tag.parse().unwrap()), ..FsOptions::default() }
 }
 
 fn serve_directory(directory: &tempfile::TempDir, options: FsOptions) -> UnixStream {

@@ -73,7 +73,7 @@ impl Fs {
             let opened = HostDirectory::new(&path, HostOptions::default());
             opened.map(|opened| Arc::new(opened) as Arc<dyn FileSystem>).map_err(io::Error::other)
         };
-        let options = FsOptions { queues: 1, queue_size: 64, ..FsOptions::default() };
+        let options = FsOptions::default();
         Fs { server: Arc::new(FsServer::new(open, options)), _directory: directory }
     }
 }
