@@ -1,6 +1,8 @@
-//! `inarch compare`: measures which transport is the fastest for a command.
+//! `inarch compare`: measures which way is the fastest for a command: transports to a guest, or this machine without one.
 
 mod chart;
+mod host;
+mod page;
 mod table;
 
 use std::io::Write;
@@ -8,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, Args, ValueEnum};
-use inarch_jobs::compare::{self, CompareRequest, PageCache};
+use inarch_jobs::compare::{self, CompareRequest, HostWay, PageCache};
 use inarch_jobs::run::{Root, Way};
 use inarch_jobs::{DiskFormat, Events, WholeFile};
 
@@ -18,6 +20,29 @@ use crate::run::{RunArguments, request_of};
 /// Options of `inarch run` that are for a single run.
 const SINGLE: [&str; 10] =
     ["keep", "trace", "by_process", "report", "stats", "timings", "dry_run", "tty", "interactive", "verbose"];
+
+/// Options of `inarch run` that only guests heed.
+const OF_GUESTS: [&str; 19] = [
+    "MachineArguments",
+    "SourceArguments",
+    "root",
+    "tree",
+    "volume",
+    "rw",
+    "ro",
+    "disk",
+    "cache",
+    "cache_remote",
+    "rm",
+    "no_hold",
+    "no_project",
+    "via",
+    "entrypoint",
+    "environment",
+    "workdir",
+    "user",
+    "timeout",
+];
 
 /// Leaves them out of the help.
 fn without_single(argument: Arg) -> Arg {
@@ -32,10 +57,12 @@ Examples:
   inarch compare make check
   inarch compare --via ext4,virtiofs --runs 5 -- ninja check-llvm
   inarch compare --root oci:app --svg chart.svg -- ./tests
+  inarch compare --also 'virtme-ng=vng -r -- make check' make check
+  inarch compare --host -- sh -c 'make clean; make'
   inarch compare --json make check | jq '.best'
 
 Every way has a turn in each round. A way that fails is named, and the others go on. The whole run counts: preparation, boot and command. The \
-command's writes are thrown away, except those to a directory that is shared by -v or rw.
+command's writes in a guest are thrown away, except those to a directory that is shared by -v or rw.
 
 Exit status: 0 if at least one way was measured, else 125.")]
 #[command(mut_args(without_single))]
@@ -44,6 +71,16 @@ pub struct CompareArguments {
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000),
         help_heading = "Comparison")]
     runs: u32,
+
+    /// Without guests: the command by itself (native), in a mount of the current directory (mount), under 'inarch trace' (trace), and
+    /// under strace where that is installed. Its writes stay
+    #[arg(long, conflicts_with_all = OF_GUESTS, help_heading = "Comparison")]
+    host: bool,
+
+    /// Also measure a command line of this machine, by a shell: another program's way to do the same work. Its writes stay
+    /// (repeatable)
+    #[arg(long, value_name = "NAME=CMD", value_parser = host::named, help_heading = "Comparison")]
+    also: Vec<HostWay>,
 
     /// This machine's page cache before each run: empty (only root can empty it), warm as the runs before left it, or both in
     /// turn
@@ -73,6 +110,10 @@ pub struct CompareArguments {
     #[arg(long, value_name = "FILE", help_heading = "Comparison")]
     svg: Option<PathBuf>,
 
+    /// Write the chart, the table and each run to FILE, as a page for a browser
+    #[arg(long, value_name = "FILE", help_heading = "Comparison")]
+    html: Option<PathBuf>,
+
     /// What is run.
     #[command(flatten)]
     run: RunArguments,
@@ -97,7 +138,7 @@ impl States {
 
 /// Measures, and prints what was found.
 pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
-    let CompareArguments { runs, page_cache, json, csv, markdown, svg, mut run } = arguments;
+    let CompareArguments { runs, host, also, page_cache, json, csv, markdown, svg, html, mut run } = arguments;
     for (is_given, option) in [
         (run.keep.is_some(), "--keep"),
         (run.trace.is_some(), "--trace"),
@@ -112,16 +153,22 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!run.command.is_empty(), "say which command to compare: inarch compare CMD...");
     let (quiet, is_whole) = (run.quiet, run.source.is_whole());
     let asked = std::mem::replace(&mut run.via, vec![Way::Auto]);
+    // What a project fixes is for guests.
+    run.no_project |= host;
     // The ways are compared, whichever one the project fixes.
     let request = request_of(run, &["via"])?;
-    let ways = ways(asked, &request.root, is_whole)?;
+    let ways = if host { Vec::new() } else { ways(asked, &request.root, is_whole)? };
+    let mut host_ways = if host { host::ways(&request.command)? } else { Vec::new() };
+    host_ways.extend(also);
+    host::check(&ways, &host_ways)?;
     let chart = svg.as_deref().map(WholeFile::create).transpose()?;
+    let page = html.as_deref().map(WholeFile::create).transpose()?;
     let events = Events::new(move |event| {
         if !quiet || matches!(event, compare::CompareEvent::CommandFailed { .. }) {
             complain(event);
         }
     });
-    let request = CompareRequest { run: request, ways, runs, page_caches: page_cache.list() };
+    let request = CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list() };
     let report = compare::compare(&request, &events)?;
     if !quiet {
         report.machine.warnings.iter().for_each(complain);
@@ -135,6 +182,10 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     if let Some(chart) = chart {
         chart.file().write_all(chart::svg(&report).as_bytes())?;
         chart.commit()?;
+    }
+    if let Some(page) = page {
+        page.file().write_all(page::html(&report).as_bytes())?;
+        page.commit()?;
     }
     Ok(if report.has_figures() { ExitCode::SUCCESS } else { ExitCode::from(125) })
 }

@@ -195,10 +195,8 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         None => [ContextKind::SuggestedArg, ContextKind::SuggestedValue].into_iter().find_map(text),
     };
     let similar = meant.map(|words| format!("did you mean '{words}'? "));
-    let command = text(ContextKind::InvalidSubcommand).filter(|_| is_first).filter(|word| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
-    });
+    let command =
+        text(ContextKind::InvalidSubcommand).filter(|word| is_first && inarch_jobs::doctor::in_path(word).is_some());
     let command = command.map(|word| format!("'inarch run {word}' runs that in a guest; "));
     let image = text(ContextKind::InvalidArg)
         .filter(|word| !word.starts_with('-') && std::env::args_os().nth(1).is_some_and(|command| command == "image"))

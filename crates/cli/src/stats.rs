@@ -1,9 +1,10 @@
-//! `--stats` of live trees: how many requests there were of each kind, and how long they took.
+//! `--stats`: how many requests there were of each kind, and how long they took.
 
 use std::sync::Arc;
 
 use clap::Args;
 use inarch_jobs::counted;
+use inarch_jobs::serve::DiskReport;
 use inarch_jobs::share::{Measures, OperationReport};
 
 use crate::columns::columns;
@@ -13,7 +14,7 @@ use crate::size;
 /// Kinds of requests that get a line of their own; the others are added up.
 const NAMED: usize = 8;
 
-/// The option of servers and mounts.
+/// The option of servers of live trees, and of mounts.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct StatsArgument {
     /// At the end, print how many requests of each kind there were, and how long they took
@@ -44,6 +45,32 @@ pub fn tell_operations(name: &str, requests: u64, operations: &[OperationReport]
     if !operations.is_empty() {
         say::table(&table(operations));
     }
+}
+
+/// What a guest asked of a disk, in one line.
+pub fn of_disk(disk: &DiskReport) -> String {
+    let parts = [
+        (disk.file_bytes_read, "of files"),
+        (disk.metadata_bytes_read, "of computed metadata"),
+        (disk.overlay_bytes_read, "of what the guest wrote"),
+    ];
+    let parts: Vec<_> = parts
+        .iter()
+        .filter(|(bytes, _)| *bytes > 0)
+        .map(|(bytes, what)| format!("{} {what}", size::show(*bytes)))
+        .collect();
+    let mut text = format!("{} in {:.3} s", counted(disk.reads, "read", "reads"), disk.read_seconds);
+    if !parts.is_empty() {
+        text += &format!(" ({})", parts.join(", "));
+    }
+    if disk.writes > 0 {
+        let writes = counted(disk.writes, "write", "writes");
+        text += &format!("; {writes} in {:.3} s ({})", disk.write_seconds, size::show(disk.bytes_written));
+    }
+    if disk.errors > 0 {
+        text += &format!("; {} failed", disk.errors);
+    }
+    text
 }
 
 /// A table of the requests to a live tree; those that took the most time come first.

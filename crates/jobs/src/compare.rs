@@ -1,12 +1,13 @@
-//! `compare`: runs a command in guests that have its files by different transports, and measures how long each takes.
+//! `compare`: runs a command in guests that have its files by different transports, or on this machine, and measures how long each way takes.
 //!
-//! 1. Each transport has a turn in every round, and the rounds begin with another one each time, so that what changes on this machine
+//! 1. Each way has a turn in every round, and the rounds begin with another one each time, so that what changes on this machine
 //!    meanwhile harms all alike.
 //! 2. Before a run, this machine's page cache is emptied, or it is left as the runs before have filled it ([`PageCache`]).
-//! 3. A transport that fails is reported, and has no further turns. The others go on.
+//! 3. A way that fails is reported, and has no further turns. The others go on.
 //!
 //! What counts is the whole run, from its start to its end: preparation, boot and command.
 
+mod host;
 mod machine;
 mod report;
 
@@ -19,9 +20,10 @@ use inarch_lifecycle::Events;
 use rustix::fs::sync;
 
 use crate::JobError;
-use crate::run::{self, Root, RunEvent, RunReport, RunRequest, Streams, TreeMount, Way};
+use crate::run::{self, Root, RunEvent, RunRequest, Streams, TreeMount, Way};
 use inarch_vm::accel::Accel;
 
+pub use host::{HostPlace, HostWay};
 pub use machine::Machine;
 pub use report::{Best, CompareEvent, CompareReport, Measured, OneRun, PageCache};
 
@@ -38,13 +40,36 @@ pub struct CompareRequest {
     pub run: RunRequest,
     /// The transports.
     pub ways: Vec<Way>,
+    /// Command lines of this machine, which have their turns after the transports.
+    pub host_ways: Vec<HostWay>,
     /// How often each is measured in each state of the page cache; at least 1.
     pub runs: u32,
     /// States of this machine's page cache.
     pub page_caches: Vec<PageCache>,
 }
 
+/// What has a turn in each round.
+#[derive(Clone, Debug)]
+enum Contender {
+    Guest(Way),
+    Host(HostWay),
+}
+
+impl Contender {
+    fn name(&self) -> String {
+        match self {
+            Contender::Guest(way) => way.name().to_owned(),
+            Contender::Host(host) => host.name.clone(),
+        }
+    }
+}
+
 impl CompareRequest {
+    fn contenders(&self) -> impl Iterator<Item = Contender> {
+        let guests = self.ways.iter().copied().map(Contender::Guest);
+        guests.chain(self.host_ways.iter().cloned().map(Contender::Host))
+    }
+
     /// The run by one transport, with its output in `output`.
     fn by(&self, way: Way, output: &File) -> Result<RunRequest, JobError> {
         let copy = || output.try_clone().map(Into::into);
@@ -95,10 +120,10 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
     let mut comparing = Comparing { request, events, accel: None };
     let mut results: Vec<Measured> = Vec::new();
     for page_cache in &request.page_caches {
-        let mut of_state: Vec<_> = request.ways.iter().map(|way| Measured::new(*way, *page_cache)).collect();
+        let mut of_state: Vec<_> = request.contenders().map(|one| Measured::new(one, *page_cache)).collect();
         // What failed in one state fails in the next.
         for measured in &mut of_state {
-            let before = results.iter().find(|before| before.way == measured.way);
+            let before = results.iter().find(|before| before.name == measured.name);
             measured.failure = before.and_then(|before| before.failure.clone());
         }
         if *page_cache == PageCache::Warm && results.is_empty() {
@@ -129,7 +154,7 @@ struct Comparing<'a> {
 impl Comparing<'_> {
     /// Runs it once without a measurement, so that the page cache has what it reads.
     fn fill(&mut self, measured: &mut Measured) {
-        self.events.emit(CompareEvent::Fills { way: measured.way });
+        self.events.emit(CompareEvent::Fills { way: measured.name.clone() });
         let _ = self.run(measured);
     }
 
@@ -138,7 +163,7 @@ impl Comparing<'_> {
         if measured.failure.is_some() {
             return;
         }
-        let (way, page_cache, of) = (measured.way, measured.page_cache, self.request.runs);
+        let (way, page_cache, of) = (measured.name.clone(), measured.page_cache, self.request.runs);
         if page_cache == PageCache::Empty
             && let Err(error) = empty_page_cache()
         {
@@ -153,28 +178,28 @@ impl Comparing<'_> {
 
     /// A run; notes why it failed.
     fn run(&mut self, measured: &mut Measured) -> Option<OneRun> {
-        let (report, accel, mut output) = match self.start(measured.transport) {
-            Ok(ended) => ended,
-            Err(error) => {
-                measured.failure = Some(error.to_string());
-                return None;
+        let ran = self.output().and_then(|mut output| {
+            let run = match &measured.contender {
+                Contender::Guest(way) => self.in_guest(*way, &output)?,
+                Contender::Host(host) => host.run(&output, &self.request.run.overlay_dir)?,
+            };
+            if run.status != 0 && measured.runs.is_empty() {
+                let said = last_words(&mut output).unwrap_or_default();
+                let (way, status) = (measured.name.clone(), run.status);
+                self.events.emit(CompareEvent::CommandFailed { way, status, said });
             }
-        };
-        self.accel = accel.or(self.accel);
-        let Some(status) = report.status().filter(|_| report.result.is_ok()) else {
-            measured.failure = Some(report.result.err().unwrap_or(JobError::GuestDied).to_string());
-            return None;
-        };
-        if status != 0 && measured.runs.is_empty() {
-            let said = last_words(&mut output).unwrap_or_default();
-            self.events.emit(CompareEvent::CommandFailed { way: measured.way, status, said });
-        }
-        Some(OneRun::of(&report, status))
+            Ok(run)
+        });
+        ran.map_err(|error| measured.failure = Some(error.to_string())).ok()
     }
 
-    fn start(&self, way: Way) -> Result<(RunReport, Option<Accel>, File), JobError> {
+    /// Where a run's output goes.
+    fn output(&self) -> Result<File, JobError> {
         let output = tempfile::tempfile_in(&self.request.run.overlay_dir);
-        let output = output.map_err(|error| self.request.no_output(error))?;
+        output.map_err(|error| self.request.no_output(error))
+    }
+
+    fn in_guest(&mut self, way: Way, output: &File) -> Result<OneRun, JobError> {
         let accel = Arc::new(Mutex::new(None));
         let told = Arc::clone(&accel);
         let events = Events::new(move |event| {
@@ -182,9 +207,12 @@ impl Comparing<'_> {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(accel);
             }
         });
-        let report = run::start(self.request.by(way, &output)?, events)?.wait();
-        let accel = *accel.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok((report, accel, output))
+        let report = run::start(self.request.by(way, output)?, events)?.wait();
+        self.accel = accel.lock().unwrap_or_else(PoisonError::into_inner).or(self.accel);
+        match report.status().filter(|_| report.result.is_ok()) {
+            Some(status) => Ok(OneRun::of(&report, status)),
+            None => Err(report.result.err().unwrap_or(JobError::GuestDied)),
+        }
     }
 }
 

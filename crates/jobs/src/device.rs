@@ -1,6 +1,7 @@
 //! Makes a device from a source: tree, plan, overlay.
 
 pub(crate) mod confinement;
+mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use inarch_tree::select::Selection;
 use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
+
+pub use report::DiskReport;
 
 /// The properties of a disk that a guest learns before its device is made.
 pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {

@@ -212,7 +212,7 @@ fn check_mounting(device: Result<(), String>, is_root: bool, has_helper: bool) -
 }
 
 /// The file with this name in PATH.
-fn in_path(name: &str) -> Option<PathBuf> {
+pub fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }

@@ -60,6 +60,7 @@ pub use inarch_vm::session::{SignalSource, Streams};
 use inarch_vm::uml;
 
 use crate::JobError;
+pub use crate::device::DiskReport;
 pub use asked_caches::AskedCaches;
 use attached::OpenDisk;
 pub use attached::{AttachError, AttachedDisk};
@@ -74,7 +75,7 @@ pub use keep::{Keep, kept_words};
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, CpuSeconds, DiskReport, Moments, Outcome, Phases, RunEvent, RunReport, Step, TreeReport};
+pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RunEvent, RunReport, Step, TreeReport};
 pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;

@@ -63,7 +63,7 @@ fn row(text: &mut String, measured: &Measured, y: f64, axis: &Axis) {
         "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
         LEFT - 8.0,
         middle + 4.5,
-        measured.way
+        escaped(&measured.name)
     );
     let (Some(total), Some(boot)) = (measured.median(|run| run.total), measured.median(|run| run.boot)) else {
         let reason = escaped(measured.failure.as_deref().unwrap_or("no run"));

@@ -10,10 +10,10 @@ use crate::size;
 const BAR: usize = 30;
 
 /// The words above the columns.
-const HEAD: [&str; 8] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "CPU", "REQUESTS", "FROM DISKS"];
+pub const HEAD: [&str; 8] = ["PAGE CACHE", "VIA", "TOTAL", "BOOT", "COMMAND", "CPU", "REQUESTS", "FROM DISKS"];
 
 /// The cells of a row. What failed has its reason in the last one.
-fn cells(measured: &Measured) -> Vec<String> {
+pub fn cells(measured: &Measured) -> Vec<String> {
     let seconds = |figure: fn(&OneRun) -> f64| {
         measured.median(figure).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
     };
@@ -23,12 +23,12 @@ fn cells(measured: &Measured) -> Vec<String> {
     let dash = || "-".to_owned();
     vec![
         measured.page_cache.name().to_owned(),
-        measured.way.to_owned(),
+        measured.name.clone(),
         seconds(|run| run.total),
         seconds(|run| run.boot),
         seconds(|run| run.command),
         cpu,
-        first.map_or_else(dash, |run| run.requests.to_string()),
+        first.and_then(|run| run.requests).map_or_else(dash, |requests| requests.to_string()),
         first.and_then(|run| run.disk_bytes).map_or_else(dash, size::show),
     ]
 }
@@ -62,7 +62,7 @@ pub fn text(report: &CompareReport) -> String {
     text += "Seconds, the medians; ░ boot, █ command\n";
     for (measured, number, run) in outliers(report) {
         let name = measured.page_cache.name();
-        text += &format!("run {number} by {} with the page cache {name} took {:.2} s\n", measured.way, run.total);
+        text += &format!("run {number} by {} with the page cache {name} took {:.2} s\n", measured.name, run.total);
     }
     text += &best(report);
     text
@@ -113,17 +113,17 @@ pub fn csv(report: &CompareReport) -> String {
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
             let cpu = run.cpu.map_or_else(|| ",".to_owned(), |cpu| format!("{:.6},{:.6}", cpu.user, cpu.system));
-            let bytes = run.disk_bytes.map_or(String::new(), |bytes| bytes.to_string());
+            let number_of = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+            let (requests, bytes) = (number_of(run.requests), number_of(run.disk_bytes));
             text += &format!(
-                "{},{},{},{:.6},{:.6},{:.6},{cpu},{},{},{bytes}\n",
+                "{},{},{},{:.6},{:.6},{:.6},{cpu},{},{requests},{bytes}\n",
                 measured.page_cache.name(),
-                measured.way,
+                measured.name,
                 number + 1,
                 run.total,
                 run.boot,
                 run.command,
-                run.status,
-                run.requests
+                run.status
             );
         }
     }

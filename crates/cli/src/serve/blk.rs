@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::blk::{self, BlkRequest};
 
-use super::{QemuMemory, TreeArguments, until_stopped};
+use super::{QemuMemory, TreeArguments, disk_until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve blk`.
@@ -41,6 +41,7 @@ pub struct BlkArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
+    let stats = arguments.tree.stats;
     let request = BlkRequest {
         tree: arguments.tree.served()?,
         socket: arguments.socket,
@@ -50,7 +51,7 @@ pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(blk::qemu_arguments(&request)?))?;
     } else {
-        until_stopped(|events| blk::start(request, events))?;
+        disk_until_stopped(stats, |events| blk::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::file::{self, FileRequest};
 
-use super::{TreeArguments, until_stopped};
+use super::{TreeArguments, disk_until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve file`.
@@ -33,11 +33,12 @@ pub struct FileArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: FileArguments) -> anyhow::Result<ExitCode> {
+    let stats = arguments.tree.stats;
     let request = FileRequest { tree: arguments.tree.served()?, target: arguments.target };
     if arguments.print_qemu_args {
         answer(file::qemu_arguments(&request)? + "\n")?;
     } else {
-        until_stopped(|events| file::start(request, events))?;
+        disk_until_stopped(stats, |events| file::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
+use inarch_jobs::serve::{DiskReport, ServedTree, Service, ServiceEvent};
 use inarch_jobs::{DiskFormat, Events, JobError, Writes};
 
 use crate::access::AccessArguments;
@@ -22,6 +22,7 @@ use crate::sandbox::SandboxArgument;
 use crate::say::limited;
 use crate::signals::EndingSignals;
 use crate::source::{SRC_HELP, SourceArguments};
+use crate::stats::of_disk;
 
 /// Options of `inarch serve`.
 #[derive(Args, Debug)]
@@ -80,6 +81,10 @@ pub struct TreeArguments {
     /// Serial number of the disk, by which the guest finds it; derived from the socket or path by default
     #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
+
+    /// At the end, print how much was read and written, and how long that took
+    #[arg(long)]
+    pub stats: bool,
 
     /// What to take of the source.
     #[command(flatten)]
@@ -148,13 +153,22 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
 
 /// Starts a server, prints how to use what it serves, and waits until SIGINT or SIGTERM ends it, or it ends by itself.
 fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
-    introduced_until_stopped(start, introduce)
+    told_until_stopped(start, introduce, |_| {})
 }
 
-/// Like [`until_stopped`], where `introduce` has the lines that say how to use what is served.
-fn introduced_until_stopped(
+/// The same for a disk. With `stats`, what was asked of it is printed at the end.
+fn disk_until_stopped(
+    stats: bool,
+    start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
+) -> anyhow::Result<()> {
+    told_until_stopped(start, introduce, if stats { |disk| complain(of_disk(disk)) } else { |_| {} })
+}
+
+/// Like [`until_stopped`], where `introduce` gets the lines that say how to use what is served, and `asked` what was asked of a disk.
+fn told_until_stopped(
     start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
     introduce: fn(&str),
+    asked: fn(&DiskReport),
 ) -> anyhow::Result<()> {
     // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;
@@ -163,6 +177,7 @@ fn introduced_until_stopped(
         ServiceEvent::Note(_) => complain(event),
         // Clients that come and go by the thousand must not fill a log.
         ServiceEvent::Fault(_) => complain_of_few(event),
+        ServiceEvent::Asked(disk) => asked(&disk),
     }))?;
     service.confine_waiter();
     signals.lead_to(service.stopper());

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::nbd::{self, NbdAddress, NbdRequest};
 
-use super::{TreeArguments, until_stopped};
+use super::{TreeArguments, disk_until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve nbd`.
@@ -49,6 +49,7 @@ pub struct NbdArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
+    let stats = arguments.tree.stats;
     let address = match (arguments.socket, arguments.tcp) {
         (Some(path), _) => NbdAddress::Socket(path),
         (None, Some(address)) => NbdAddress::Tcp(address),
@@ -58,7 +59,7 @@ pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(nbd::qemu_arguments(&request)? + "\n")?;
     } else {
-        until_stopped(|events| nbd::start(request, events))?;
+        disk_until_stopped(stats, |events| nbd::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

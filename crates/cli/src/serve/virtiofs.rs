@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use inarch_jobs::serve::ListenAt;
 use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
-use inarch_jobs::share::{Changes, Share, directory_of};
+use inarch_jobs::share::{Changes, QUEUE_SIZE, Share, directory_of};
 use inarch_jobs::source::Source;
 
 use super::{QemuMemory, until_stopped};
@@ -85,6 +85,11 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
 
+    /// Descriptors of each queue, in QEMU's arguments: a power of 2. A request takes one for each 4 KiB. The machine decides, and
+    /// the server takes what it says
+    #[arg(long, value_name = "N", default_value_t = QUEUE_SIZE, value_parser = queue_size)]
+    pub queue_size: u16,
+
     #[command(flatten)]
     pub cross: CrossArgument,
 
@@ -124,6 +129,13 @@ impl From<ChangesBy> for Changes {
     }
 }
 
+/// Parses the descriptors of a queue. QEMU's vhost-user-fs takes a power of 2 from 128 to 1024 (`vuf_device_realize` of its
+/// hw/virtio/vhost-user-fs.c).
+fn queue_size(text: &str) -> Result<u16, String> {
+    let size = text.parse().ok().filter(|size: &u16| size.is_power_of_two() && (128..=QUEUE_SIZE).contains(size));
+    size.ok_or_else(|| format!("write 128, 256, 512 or {QUEUE_SIZE}"))
+}
+
 /// Serves until it is stopped.
 pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&arguments.source)?;
@@ -157,6 +169,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         tag: arguments.tag,
         offer_tag: arguments.offer_tag,
         queues: arguments.queues,
+        queue_size: arguments.queue_size,
         once: arguments.once,
         sandbox: arguments.sandbox.into(),
     };

@@ -15,10 +15,10 @@ use clap::{CommandFactory, Parser};
 use inarch_jobs::Sandbox;
 use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::serve::{ListenAt, group_of};
-use inarch_jobs::share::{Changes, Refused, Share, Submounts};
+use inarch_jobs::share::{Changes, QUEUE_SIZE, Refused, Share, Submounts};
 use inarch_tree::select::{IdRange, Owners};
 
-use super::introduced_until_stopped;
+use super::told_until_stopped;
 use crate::output::{answer, complain};
 
 /// What `--print-capabilities` prints: libvirt reads it (QEMU's docs/interop/vhost-user.json).
@@ -141,6 +141,8 @@ struct VirtiofsdArguments {
 struct Tuning {
     #[arg(long, hide = true, num_args = 1)]
     thread_pool_size: Option<OsString>,
+    #[arg(long, hide = true, num_args = 1)]
+    queue_size: Option<OsString>,
     #[arg(long, hide = true, num_args = 1)]
     log_level: Option<OsString>,
     #[arg(long, hide = true, num_args = 1)]
@@ -302,10 +304,11 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
         offer_tag: arguments.tag.is_some(),
         tag: arguments.tag.unwrap_or_else(|| "inarch".to_owned()),
         queues: None,
+        queue_size: QUEUE_SIZE,
         once: true,
         sandbox: if arguments.sandbox == "none" { Sandbox::None } else { Sandbox::Auto },
     };
     // Its starter knows how to use it.
-    introduced_until_stopped(|events| virtiofs::start(request, events), |_| {})?;
+    told_until_stopped(|events| virtiofs::start(request, events), |_| {}, |_| {})?;
     Ok(ExitCode::SUCCESS)
 }

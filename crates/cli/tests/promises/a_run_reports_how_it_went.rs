@@ -1,8 +1,11 @@
 //! Promise: `--report` writes down how a run went, and a program that embeds a run gets the same as values, and can stop it.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,9 +13,12 @@ use std::time::{Duration, Instant};
 use inarch_jobs::run::{self, RunEvent, RunRequest, Streams};
 use inarch_jobs::{Events, JobError};
 use inarch_vm::accel::AccelChoice;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{LONG, any_machine, assert_one_line, assert_status, inarch, scratch};
+use crate::support::{
+    INARCH, LONG, any_machine, assert_one_line, assert_status, host, inarch, scratch, stderr, within,
+};
 
 #[test]
 fn in_a_file() {
@@ -133,6 +139,50 @@ fn mounts_say_what_was_asked_of_them() {
     let output = inarch(["mount", "--stats", "--via", "kernel", &tree, &point]);
     assert_status(&output, 125);
     assert_one_line(&output, &["--via kernel", "--stats"]);
+}
+
+#[test]
+fn servers_say_what_was_asked_of_them() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), vec![b'x'; 300_000]).unwrap();
+    let served = |protocol: &str, client: &dyn Fn(&Path)| {
+        let socket = dir.path().join(protocol);
+        let mut command = Command::new(INARCH);
+        command.args(["serve", protocol, "tree", "--stats", "--overlay-dir", ".", "--socket", protocol]);
+        command.current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let server = command.spawn().unwrap();
+        assert!(within(LONG, || socket.exists()), "the server does not come up");
+        client(&socket);
+        kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+        let ended = server.wait_with_output().unwrap();
+        assert_status(&ended, 0);
+        stderr(&ended)
+    };
+    let said = served("nbd", &|socket| {
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        host("nbdcopy", &[&uri, "copy"], dir.path());
+    });
+    // How many requests there are is up to the client. All blocks of the file are read.
+    let line = said.lines().last().unwrap();
+    assert!(line.contains(" reads in ") && line.contains("(296 KiB of files, "), "{said}");
+    let said = served("9p", &|socket| {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        // Tversion, Tattach of fid 0, Tgetattr of it (Linux's include/net/9p/9p.h).
+        let version = [&8192u32.to_le_bytes()[..], &8u16.to_le_bytes(), b"9P2000.L"].concat();
+        let attach = [&0u32.to_le_bytes()[..], &[0xff; 4], &[0; 4], &0u32.to_le_bytes()].concat();
+        let attributes = [&0u32.to_le_bytes()[..], &0x7ffu64.to_le_bytes()].concat();
+        for (kind, body) in [(100u8, version), (104, attach), (24, attributes)] {
+            let length = u32::try_from(body.len() + 7).unwrap().to_le_bytes();
+            stream.write_all(&[&length[..], &[kind], &1u16.to_le_bytes(), &body].concat()).unwrap();
+            let mut head = [0; 7];
+            stream.read_exact(&mut head).unwrap();
+            assert_eq!(head[4], kind + 1, "{head:?}");
+            let rest = u32::from_le_bytes(head[..4].try_into().unwrap()) - 7;
+            stream.read_exact(&mut vec![0; rest as usize]).unwrap();
+        }
+    });
+    assert!(said.contains(" in the file system\n") && said.contains(" getattr "), "{said}");
 }
 
 #[test]

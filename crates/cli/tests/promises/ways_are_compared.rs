@@ -82,6 +82,52 @@ fn each_is_measured_and_a_failure_is_named() {
 }
 
 #[test]
+fn command_lines_of_this_machine_have_their_turns() {
+    let dir = scratch();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let compared = |words: &[&str]| {
+        let mut command = Command::new(INARCH);
+        command.args(["compare", "--runs", "1"]).args(words).current_dir(dir.path()).stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    // Each of them finds the directory's files, and leaves what it writes.
+    let script = "echo \"$(pwd)\" >> places; test -e file";
+    let also = "other, <b>=test -e file";
+    assert_one_line(&compared(&["--host", "--also", also, "true"]), &["--also", "NAME=CMD"]);
+    let words =
+        ["--host", "--also", "<b>=test -e file", "--json", "--html", "page", "--svg", "svg", "--", "sh", "-c", script];
+    let output = compared(&words);
+    assert_status(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let names: Vec<_> = results.iter().map(|one| one["way"].as_str().unwrap()).collect();
+    assert_eq!(names, ["native", "mount", "trace", "strace", "<b>"]);
+    for result in results {
+        assert_eq!(result["failure"], Value::Null, "{result}");
+        let run = &result["runs"][0];
+        assert_eq!((&run["status"], &run["requests"]), (&0.into(), &Value::Null));
+    }
+    let places = fs::read_to_string(dir.path().join("places")).unwrap();
+    let here = dir.path().canonicalize().unwrap();
+    // Each way runs twice: first without a measurement. In a mount the directory has another name.
+    assert_eq!(places.lines().filter(|line| Path::new(line) == here).count(), 6, "{places}");
+    let points: Vec<&Path> = places.lines().map(Path::new).filter(|place| *place != here).collect();
+    assert!(points.len() == 2 && points.iter().all(|point| !point.exists()), "{places}");
+    let page = fs::read_to_string(dir.path().join("page")).unwrap();
+    let picture = fs::read_to_string(dir.path().join("svg")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n") && page.contains(&picture), "{page}");
+    assert!(page.contains("&lt;b&gt;") && !page.contains("<b>=") && !picture.contains("<b>"), "{page}");
+    // A command line that is not there has no figure, and the others go on.
+    let output = compared(&["--host", "--also", "peer=no-such-program", "--json", "true"]);
+    assert_status(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let failures: Vec<_> = results.iter().map(|one| one["failure"].as_str()).collect();
+    assert_eq!(failures, [None, None, None, None, Some("the command's status is 127, and was 0 by native")]);
+    assert!(stderr(&output).contains("peer: the command's status is 127"), "{}", stderr(&output));
+}
+
+#[test]
 fn what_cannot_be_compared_is_refused_in_one_line() {
     let dir = scratch();
     root(dir.path());
@@ -95,6 +141,9 @@ fn what_cannot_be_compared_is_refused_in_one_line() {
         (&["--via", "virtiofs", "--exclude", "x", "true"], &["shared whole"]),
         (&["--runs", "0", "true"], &["--runs"]),
         (&["--svg", "none/x.svg", "true"], &["none/x.svg"]),
+        (&["--html", "none/x.html", "true"], &["none/x.html"]),
+        (&["--host", "true"], &["--host", "--root"]),
+        (&["--also", "ext4=true", "true"], &["--also ext4", "taken"]),
     ] {
         let output = compare(dir.path(), words);
         assert_status(&output, 125);

@@ -7,8 +7,8 @@ use std::path::Path;
 use inarch_lifecycle::shown;
 use serde::Serialize;
 
-use super::Machine;
-use crate::run::{CpuSeconds, RunReport, Way};
+use super::{Contender, Machine};
+use crate::run::{CpuSeconds, RunReport};
 
 /// A run that takes more than this many times the median is an outlier.
 const OUTLIER: f64 = 1.25;
@@ -38,13 +38,13 @@ impl PageCache {
 pub enum CompareEvent {
     /// An unmeasured run fills the page cache.
     Fills {
-        /// The transport.
-        way: &'static str,
+        /// The way.
+        way: String,
     },
     /// A run was measured.
     Measured {
-        /// The transport.
-        way: &'static str,
+        /// The way.
+        way: String,
         /// The page cache before it.
         page_cache: PageCache,
         /// Its number, from 1.
@@ -56,8 +56,8 @@ pub enum CompareEvent {
     },
     /// The command failed.
     CommandFailed {
-        /// The transport.
-        way: &'static str,
+        /// The way.
+        way: String,
         /// The command's status.
         status: u8,
         /// The end of its output.
@@ -83,7 +83,7 @@ impl fmt::Display for CompareEvent {
 /// A run's figures. Times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OneRun {
-    /// From the run's start to the guest's first word.
+    /// From the run's start to the guest's first word; without a guest, until there is the mount.
     pub boot: f64,
     /// From there to the command's end; the mounts are in it.
     pub command: f64,
@@ -93,8 +93,9 @@ pub struct OneRun {
     pub total: f64,
     /// The command's status.
     pub status: u8,
-    /// Requests of the guest for its trees: to read and write blocks of disks, and for anything of what is shared live.
-    pub requests: u64,
+    /// Requests of the guest for its trees: to read and write blocks of disks, and for anything of what is shared live. Nothing without a
+    /// guest.
+    pub requests: Option<u64>,
     /// Bytes of files and metadata that the guest read of disks; nothing where no tree was a disk.
     pub disk_bytes: Option<u64>,
     /// Whether it took much longer than the others.
@@ -114,20 +115,21 @@ impl OneRun {
             cpu: report.cpu,
             total: phases.total,
             status,
-            requests: of_disks + of_shares,
+            requests: Some(of_disks + of_shares),
             disk_bytes: disks().next().map(|_| bytes),
             is_outlier: false,
         }
     }
 }
 
-/// What was measured of one transport in one state of the page cache.
+/// What was measured of one way in one state of the page cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// The transport's name.
-    pub way: &'static str,
+    /// The transport's name, or that of a command line of this machine.
+    #[serde(rename = "way")]
+    pub name: String,
     #[serde(skip)]
-    pub(super) transport: Way,
+    pub(super) contender: Contender,
     /// The page cache before each run.
     pub page_cache: PageCache,
     /// The runs, in their order.
@@ -137,8 +139,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub(super) fn new(way: Way, page_cache: PageCache) -> Measured {
-        Measured { way: way.name(), transport: way, page_cache, runs: Vec::new(), failure: None }
+    pub(super) fn new(contender: Contender, page_cache: PageCache) -> Measured {
+        Measured { name: contender.name(), contender, page_cache, runs: Vec::new(), failure: None }
     }
 
     /// The median of a figure over the runs; none if there are none, or if it failed.
@@ -169,7 +171,7 @@ pub(super) fn note_different_statuses(results: &mut [Measured]) {
     let first = results
         .iter()
         .filter(|one| one.failure.is_none())
-        .find_map(|one| one.runs.first().map(|run| (one.way, run.status)));
+        .find_map(|one| one.runs.first().map(|run| (one.name.clone(), run.status)));
     let Some((way, expected)) = first else { return };
     for measured in results.iter_mut().filter(|one| one.failure.is_none()) {
         let other = measured.runs.iter().map(|run| run.status).find(|status| *status != expected);
@@ -177,17 +179,17 @@ pub(super) fn note_different_statuses(results: &mut [Measured]) {
     }
 }
 
-/// The fastest transport in one state of the page cache.
+/// The fastest way in one state of the page cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Best {
     /// The page cache before each run.
     pub page_cache: PageCache,
-    /// The transport.
-    pub way: &'static str,
+    /// The way.
+    pub way: String,
     /// The median of its whole runs, in seconds.
     pub seconds: f64,
     /// The second one, and how many times as long it takes.
-    pub next: Option<(&'static str, f64)>,
+    pub next: Option<(String, f64)>,
 }
 
 impl fmt::Display for Best {
@@ -209,7 +211,7 @@ pub struct CompareReport {
     pub machine: Machine,
     /// The command's words.
     pub command: Vec<String>,
-    /// The transports in each state of the page cache.
+    /// The ways in each state of the page cache.
     pub results: Vec<Measured>,
     /// The fastest one in each state.
     pub best: Vec<Best>,
@@ -230,16 +232,17 @@ impl CompareReport {
 
 fn best(results: &[Measured], page_cache: PageCache) -> Option<Best> {
     let of_state = results.iter().filter(|one| one.page_cache == page_cache);
-    let mut totals: Vec<_> = of_state.filter_map(|one| Some((one.way, one.median(|run| run.total)?))).collect();
+    let mut totals: Vec<_> = of_state.filter_map(|one| Some((&one.name, one.median(|run| run.total)?))).collect();
     totals.sort_by(|one, other| one.1.total_cmp(&other.1));
-    let (way, seconds) = *totals.first()?;
-    let next = totals.get(1).map(|(next, longer)| (*next, longer / seconds.max(f64::MIN_POSITIVE)));
+    let (way, seconds) = totals.first().map(|(name, seconds)| ((*name).clone(), *seconds))?;
+    let next = totals.get(1).map(|(next, longer)| ((*next).clone(), longer / seconds.max(f64::MIN_POSITIVE)));
     Some(Best { page_cache, way, seconds, next })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Way;
     use inarch_format::disk::DiskFormat;
 
     fn measured(way: Way, totals: &[f64], status: u8) -> Measured {
@@ -249,11 +252,11 @@ mod tests {
             total: *total,
             status,
             cpu: None,
-            requests: 0,
+            requests: Some(0),
             disk_bytes: None,
             is_outlier: false,
         };
-        Measured { runs: totals.iter().map(run).collect(), ..Measured::new(way, PageCache::Warm) }
+        Measured { runs: totals.iter().map(run).collect(), ..Measured::new(Contender::Guest(way), PageCache::Warm) }
     }
 
     #[test]
@@ -265,7 +268,10 @@ mod tests {
         failed.failure = Some("no".to_owned());
         let results = [measured(Way::Virtiofs, &[2.5, 3.5], 0), slow_once, failed];
         let best = best(&results, PageCache::Warm).unwrap();
-        assert_eq!((best.way, best.seconds, best.next), ("ext4", 2.0, Some(("virtiofs", 1.5))));
+        assert_eq!(
+            (best.way.as_str(), best.seconds, best.next.clone()),
+            ("ext4", 2.0, Some(("virtiofs".to_owned(), 1.5)))
+        );
         assert_eq!(
             best.to_string(),
             "with the page cache warm, ext4 is the fastest: 2.00 s in all; virtiofs, the next, takes 1.50 times as long"

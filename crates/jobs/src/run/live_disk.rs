@@ -17,12 +17,11 @@ use super::RunError;
 use super::cached::freshen;
 use super::failure::DiskFailure;
 use super::holding::{Held, Part};
-use super::report::DiskReport;
 use super::sockets::pair;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::confinement::disk_among_others;
-use crate::device::{Prepared, Watcher, disk_options};
+use crate::device::{DiskReport, Prepared, Watcher, disk_options};
 use crate::notes::notes;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is

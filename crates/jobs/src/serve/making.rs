@@ -11,7 +11,7 @@ use inarch_source::Source;
 use super::ServedTree;
 use super::service::{Duty, Introduction, ServiceEvent};
 use crate::JobError;
-use crate::device::{Prepared, Writes, confinement};
+use crate::device::{DiskReport, Prepared, Writes, confinement};
 use crate::notes::notes;
 
 /// A device that a thread makes.
@@ -71,6 +71,7 @@ impl Making {
             return Ok(());
         }
         let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;
+        duty.events.emit(ServiceEvent::Asked(DiskReport::of(&prepared.device)));
         for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
             duty.note(note);
         }

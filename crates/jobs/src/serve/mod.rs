@@ -23,7 +23,7 @@ use inarch_source::Source;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
-pub use crate::device::Writes;
+pub use crate::device::{DiskReport, Writes};
 use crate::device::{Recipe, confinement};
 pub use inarch_lifecycle::guard::{GUARD_ARGUMENT, guard};
 pub use inarch_lifecycle::guarded::BACKGROUND_ARGUMENT;

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use inarch_block::Device;
-use inarch_lifecycle::Events;
 use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
 use inarch_lifecycle::running::{self, Notes, Running};
+use inarch_lifecycle::{Events, counted};
 use inarch_server::{Pending, StopHandle};
 
 use crate::JobError;
+use crate::device::DiskReport;
 
 /// Something that happened while a server ran. Its text is one line.
 #[derive(Clone, Debug)]
@@ -18,12 +19,19 @@ pub enum ServiceEvent {
     Note(String),
     /// A request or a connection failed, and the server continues.
     Fault(String),
+    /// At the end of a server of a disk: what its clients asked for.
+    Asked(DiskReport),
 }
 
 impl fmt::Display for ServiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ServiceEvent::Note(line) | ServiceEvent::Fault(line)) = self;
-        f.write_str(line)
+        match self {
+            ServiceEvent::Note(line) | ServiceEvent::Fault(line) => f.write_str(line),
+            ServiceEvent::Asked(disk) => {
+                let (reads, writes) = (counted(disk.reads, "read", "reads"), counted(disk.writes, "write", "writes"));
+                write!(f, "{reads}, {writes}")
+            }
+        }
     }
 }
 

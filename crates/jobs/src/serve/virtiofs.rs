@@ -8,7 +8,7 @@ use inarch_vhost::fs::Tag;
 use super::service::{Duty, Service, ServiceEvent, on_fault};
 use super::socket::{self, ListenAt};
 use crate::JobError;
-use crate::share::{Changes, QUEUE_SIZE, Share, confinement, default_queues, note_on_mount_points};
+use crate::share::{Changes, Share, confinement, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct VirtiofsRequest {
     pub offer_tag: bool,
     /// Request queues; as many as there are processors where not given.
     pub queues: Option<u16>,
+    /// Descriptors of each queue, for QEMU: a power of 2 up to 1024.
+    pub queue_size: u16,
     /// End when the first machine disconnects.
     pub once: bool,
     /// Whether the server confines itself.
@@ -49,7 +51,7 @@ impl VirtiofsRequest {
 pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     request.parsed_tag()?;
     let socket = socket::absolute(&request.listen.name())?;
-    Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
+    Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), request.queue_size))
 }
 
 /// Starts a server, which runs until it is stopped, or with `once` until the first machine disconnects.

@@ -1,0 +1,63 @@
+//! Writes a comparison as a page for a browser: one file, with the picture in it and without scripts.
+
+use std::fmt::Write;
+
+use inarch_jobs::compare::CompareReport;
+
+use super::{chart, table};
+use crate::chart::escaped;
+
+const STYLE: &str = "body { font-family: sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+svg { max-width: 100%; height: auto }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: right }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left }
+code { background: #f2f2f2; padding: 0.1em 0.3em }";
+
+/// The page.
+pub fn html(report: &CompareReport) -> String {
+    let command = escaped(&report.command.join(" "));
+    let mut text = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{command}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n\
+         <h1><code>{command}</code></h1>\n"
+    );
+    // Writing to a String cannot fail.
+    for best in &report.best {
+        let _ = writeln!(text, "<p><b>{}</b></p>", escaped(&best.to_string()));
+    }
+    text += &chart::svg(report);
+    text += "<h2>Medians</h2>\n<table>\n";
+    text += &row("th", &table::HEAD.map(|word| word.to_lowercase()));
+    for measured in &report.results {
+        let mut cells = table::cells(measured);
+        cells.extend(measured.failure.clone());
+        text += &row("td", &cells);
+    }
+    text += "</table>\n<p>Seconds; the processor time is the command's.</p>\n<h2>Runs</h2>\n<table>\n";
+    text += &row("th", &["page cache", "via", "run", "total", "boot", "command", "status"].map(str::to_owned));
+    for measured in &report.results {
+        for (number, run) in measured.runs.iter().enumerate() {
+            let seconds = [run.total, run.boot, run.command].map(|seconds| format!("{seconds:.2}"));
+            let mut cells =
+                vec![measured.page_cache.name().to_owned(), measured.name.clone(), (number + 1).to_string()];
+            cells.extend(seconds);
+            cells.push(run.status.to_string());
+            text += &row("td", &cells);
+        }
+    }
+    text += "</table>\n<h2>Machine</h2>\n<ul>\n";
+    let _ = writeln!(text, "<li>{}</li>", escaped(&table::about(&report.machine)));
+    let machine = &report.machine;
+    let _ = writeln!(text, "<li>load average {:.2} before, {:.2} after</li>", machine.load_before, machine.load_after);
+    for warning in &machine.warnings {
+        let _ = writeln!(text, "<li>{}</li>", escaped(warning));
+    }
+    text + "</ul>\n</body>\n</html>\n"
+}
+
+/// A row of a table. `kind` is `th` or `td`.
+fn row(kind: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escaped(cell))).collect();
+    format!("<tr>{cells}</tr>\n")
+}

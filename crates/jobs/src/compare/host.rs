@@ -1,0 +1,167 @@
+//! Command lines of this machine in a comparison: the command without a guest, by itself, in a mount or under a tracer; or another
+//! program's, which does the same work.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use inarch_lifecycle::Events;
+use inarch_source::Source;
+use rustix::param::clock_ticks_per_second;
+
+use super::report::OneRun;
+use crate::JobError;
+use crate::mount::{self, MountHandle, MountRequest, MountWrites};
+use crate::run::CpuSeconds;
+
+/// A command line of this machine, with this process's environment.
+#[derive(Clone, Debug)]
+pub struct HostWay {
+    /// Its name in the report.
+    pub name: String,
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    /// Where it runs.
+    pub place: HostPlace,
+}
+
+/// Where a command of this machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPlace {
+    /// In the current directory.
+    Here,
+    /// In a mount of the current directory, which writes go through. It is mounted and unmounted in each run.
+    Mount,
+}
+
+impl HostWay {
+    /// Runs it once, with its output in `output`.
+    ///
+    /// # Errors
+    /// It cannot be started, or there can be no mount.
+    pub(super) fn run(&self, output: &File, scratch: &Path) -> Result<OneRun, JobError> {
+        let began = Instant::now();
+        let place = match self.place {
+            HostPlace::Here => None,
+            HostPlace::Mount => Some(MountedHere::new(scratch)?),
+        };
+        let prepared = began.elapsed();
+        let before = cpu_of_children();
+        let status = self.execute(output, place.as_ref())?;
+        let after = cpu_of_children();
+        let command = began.elapsed() - prepared;
+        place.map_or(Ok(()), MountedHere::end)?;
+        Ok(OneRun {
+            boot: prepared.as_secs_f64(),
+            command: command.as_secs_f64(),
+            cpu: before.zip(after).map(|(before, after)| CpuSeconds {
+                user: after.user - before.user,
+                system: after.system - before.system,
+            }),
+            total: began.elapsed().as_secs_f64(),
+            status: shell_status(status),
+            requests: None,
+            disk_bytes: None,
+            is_outlier: false,
+        })
+    }
+
+    fn execute(&self, output: &File, place: Option<&MountedHere>) -> Result<ExitStatus, JobError> {
+        let program = self.words.first().map_or_else(PathBuf::new, PathBuf::from);
+        let fail = |error| JobError::path(&program, "cannot be run", error);
+        let mut command = Command::new(&program);
+        command.args(self.words.iter().skip(1)).stdin(Stdio::null());
+        command.stdout(output.try_clone().map_err(fail)?).stderr(output.try_clone().map_err(fail)?);
+        if let Some(place) = place {
+            command.current_dir(&place.point.0);
+        }
+        command.status().map_err(fail)
+    }
+}
+
+/// A mount of the current directory.
+struct MountedHere {
+    mounted: MountHandle,
+    point: Point,
+}
+
+impl MountedHere {
+    fn new(scratch: &Path) -> Result<MountedHere, JobError> {
+        let here = std::env::current_dir().map_err(|error| JobError::path(Path::new("."), "has no path", error))?;
+        let point = Point::within(scratch)?;
+        let request = MountRequest {
+            writes: MountWrites::Through,
+            ..MountRequest::new(Source::Directory(here), point.0.clone())
+        };
+        let mounted = mount::start(request, Events::ignored())?;
+        mounted.answers()?;
+        Ok(MountedHere { mounted, point })
+    }
+
+    fn end(self) -> Result<(), JobError> {
+        self.mounted.stop();
+        self.mounted.wait()?;
+        drop(self.point);
+        Ok(())
+    }
+}
+
+/// An empty directory to mount on. Only an empty one is ever removed: what is mounted on it are the user's files.
+struct Point(PathBuf);
+
+impl Point {
+    fn within(directory: &Path) -> Result<Point, JobError> {
+        let made = tempfile::Builder::new().prefix(".inarch-mount.").tempdir_in(directory);
+        made.map(|made| Point(made.keep()))
+            .map_err(|error| JobError::path(directory, "no directory can be made there", error))
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// As a shell tells it.
+fn shell_status(status: ExitStatus) -> u8 {
+    let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    number.and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX)
+}
+
+/// The processor time of all children that have ended, and of theirs (proc_pid_stat(5), cutime and cstime).
+fn cpu_of_children() -> Option<CpuSeconds> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, in parentheses, may contain anything.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(13);
+    let mut seconds = || Some(fields.next()?.parse::<f64>().ok()? / clock_ticks_per_second() as f64);
+    Some(CpuSeconds { user: seconds()?, system: seconds()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> HostWay {
+        let words = ["sh", "-c", script].map(OsString::from).to_vec();
+        HostWay { name: "shell".to_owned(), words, place: HostPlace::Here }
+    }
+
+    #[test]
+    fn status_output_and_processor_time_are_the_commands() {
+        let output = tempfile::NamedTempFile::new().unwrap();
+        let scratch = Path::new("/tmp");
+        let script = "echo said; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 7";
+        let run = shell(script).run(output.as_file(), scratch).unwrap();
+        assert_eq!((run.status, fs::read_to_string(output.path()).unwrap().as_str()), (7, "said\n"));
+        let cpu = run.cpu.unwrap();
+        assert!(cpu.user + cpu.system > 0.0 && run.total >= run.command, "{run:?}");
+        assert_eq!(shell("kill -9 $$").run(output.as_file(), scratch).unwrap().status, 137);
+        let missing = HostWay { words: vec!["/no/such/program".into()], ..shell("") };
+        let error = missing.run(output.as_file(), scratch).unwrap_err().to_string();
+        assert!(error.contains("/no/such/program"), "{error}");
+    }
+}
