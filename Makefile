@@ -29,8 +29,8 @@ large := guests promises
 programs := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
 small := $(filter-out $(large),$(sort $(programs)))
 
-# Two tests run at a time: one waits for its guest while the other works.
-test_flags := --test-threads 2 $(TEST_FLAGS)
+# Three tests run at a time on two processors: one of them waits for its guest, a disk or a clock most of the time.
+test_flags := --test-threads 3 $(TEST_FLAGS)
 
 test: setup-test
 	# One build of all packages: a part of them has other features, and is compiled again.
