@@ -16,7 +16,7 @@ Examples:
   inarch mount app.tar.zst /mnt  an archive, image or directory as a mount
   inarch doctor                  what this machine can do
 
-'inarch help COMMAND' explains a command.")]
+'inarch help COMMAND' explains a command. INARCH_LOG=debug prints each step on standard error.")]
 pub struct Arguments {
     /// The command.
     #[command(subcommand)]

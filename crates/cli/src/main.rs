@@ -23,6 +23,7 @@ mod duration;
 #[cfg(test)]
 mod help_texts;
 mod image;
+mod log;
 mod man_pages;
 mod mount;
 mod output;
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
     // The child that cleans up after a server: an internal command.
     if let Some(status) = inarch_jobs::as_child() {
         return status.into();
+    }
+    if let Err(error) = log::begin() {
+        return finish(Err(error));
     }
     signals::survive_size_limit();
     inarch_jobs::cache::tell_lines(|line| complain(line));

@@ -216,6 +216,7 @@ impl Confinement {
         confined.add_described(files::restrict(&self.grants, allowed));
         let besides = calls::Besides { signals: self.ends_processes, rings: self.uses_rings, handles, opens };
         confined.add("a system call filter", calls::filter(self.work, besides));
+        tracing::debug!(thread = std::thread::current().name(), work = ?self.work, %confined, "a thread is confined");
         confined
     }
 }

@@ -132,6 +132,7 @@ impl Recipe {
             opened.notes.extend(laid.layered.notes(&kept.run, &kept.destination));
         }
         let scan_time = started.elapsed();
+        tracing::debug!(source = ?self.source.path(), entries = opened.tree.entry_count(), ?scan_time, "a tree is scanned");
 
         let mut numbering = None;
         let (map, summary, overlay, notes) = match self.format {
@@ -156,6 +157,8 @@ impl Recipe {
             Some(Watcher(watch)) => watch(opened.content, &opened.tree),
             None => opened.content,
         };
+        let plan_time = started.elapsed() - scan_time;
+        tracing::debug!(format = self.format.name(), blocks = summary.blocks, ?plan_time, "a disk is planned");
         let device = Device::new(map, content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
@@ -166,7 +169,7 @@ impl Recipe {
             image: opened.image,
             numbering,
             scan_time,
-            plan_time: started.elapsed() - scan_time,
+            plan_time,
         })
     }
 

@@ -106,7 +106,9 @@ impl<D: BlockDevice> Clients for NbdServer<D> {
         let agreement = Negotiation::new(&mut receiver, &sender, &self.options, &device).run()?;
         if let Some(agreement) = agreement {
             served.fetch_add(1, Ordering::AcqRel);
+            tracing::debug!("a client has chosen the export");
             Session::new(agreement, receiver, &sender, Arc::clone(&self.events)).run();
+            tracing::debug!("a client has left");
         }
         sender.into_result()
     }

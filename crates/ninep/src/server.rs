@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
@@ -153,9 +153,11 @@ impl Clients for NinepServer {
         // The file system's maker reports the reason; the client sees the end of its connection.
         let Ok(file_system) = self.file_system.wait() else { return Ok(()) };
         let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.shared), self.options.fid_bytes);
+        tracing::debug!("a client is served");
         let sender = Sender::new(socket);
         let receiver = Receiver::new(socket, self.options.negotiation);
         Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, (served, &self.requests)).run();
+        tracing::debug!(requests = self.requests.load(Ordering::Relaxed), "a client has left");
         sender.into_result()
     }
 

@@ -108,10 +108,12 @@ pub(crate) async fn get(store: &Objects, path: &Path, most: u64) -> Result<Found
     let result = store.get(path).await.map_err(of_store)?;
     let version = Version { e_tag: result.meta.e_tag.clone(), version: result.meta.version.clone() };
     let bytes = collect(result, most).await?;
+    tracing::debug!(%path, bytes = bytes.len(), "an object is read");
     Ok(Found { bytes, version })
 }
 
 pub(crate) async fn get_range(store: &Objects, path: &Path, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
+    tracing::debug!(%path, ?range, "a part of an object is read");
     let wanted = range.end.saturating_sub(range.start);
     let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
     let result = store.get_opts(path, options).await.map_err(of_store)?;
@@ -127,6 +129,7 @@ pub(crate) async fn size(store: &Objects, path: &Path) -> Result<u64, RemoteErro
 }
 
 pub(crate) async fn put(store: &Objects, path: &Path, bytes: Vec<u8>) -> Result<(), RemoteError> {
+    tracing::debug!(%path, bytes = bytes.len(), "an object is put");
     store.put(path, bytes.into()).await.map(drop).map_err(of_store)
 }
 
@@ -146,6 +149,7 @@ pub(crate) async fn put_if(
         }
     };
     let options = PutOptions { mode, ..PutOptions::default() };
+    tracing::debug!(%path, bytes = bytes.len(), ?expected, "an object is put if it has the version expected");
     match store.put_opts(path, bytes.clone().into(), options).await {
         Ok(_) => return Ok(true),
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => return Ok(false),

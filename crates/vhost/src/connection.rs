@@ -180,6 +180,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         if features & !self.offered() != 0 {
             return Err(Error::FeatureMismatch);
         }
+        tracing::debug!(features = format_args!("{features:#x}"), "the driver accepts features");
         self.context.device.set_features(features);
         let event_idx = features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0;
         for vring in &mut self.vrings {

@@ -37,6 +37,7 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     device: Arc<D>,
     events: EventSink,
 ) -> Result<(), ServeError> {
+    tracing::debug!("a front end is connected");
     let (control, seen) = (Control::new(stream.as_fd())?, stream.try_clone()?);
     let connection = Connection::new(device, control, events).map_err(ServeError::Queue)?;
     let connection = Arc::new(Mutex::new(connection));
@@ -56,6 +57,7 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     };
     let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
     connection.stop();
+    tracing::debug!(?ended, "the front end has left");
     if connection.has_lost_memory() { Err(ServeError::MemoryLost) } else { ended }
 }
 

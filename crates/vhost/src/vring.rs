@@ -152,6 +152,7 @@ impl Vring {
         let Some(kick) = &self.kick else { return Ok(()) };
         let Some(mut queue) = self.queue.take() else { return Ok(()) };
         queue.set_ready(true);
+        tracing::debug!(queue = self.index, descriptors = queue.size(), "a queue is started");
         match self.spawn(kick, context, queue) {
             Ok(worker) => self.worker = Some(worker),
             Err(error) => {

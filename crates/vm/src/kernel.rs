@@ -181,12 +181,14 @@ impl Kernel {
             return Kernel::open_image(path, file, arch, &key, cache);
         }
         if let Some(hit) = cache.get(&key) {
+            tracing::debug!(kernel = ?path, image = ?hit.image, "the kernel was unpacked before");
             return match image_arch(&hit.image) {
                 Some(found) => Err(KernelError::OtherArch { arch, path, found }),
                 None => Ok(Kernel::of(arch, path, hit.release, hit.image, Entry::Pvh)),
             };
         }
         let bytes = read_bounded(&path, file)?;
+        tracing::debug!(kernel = ?path, bytes = bytes.len(), "the kernel is read");
         if let Some(found) = image::arch(&bytes) {
             return Err(KernelError::OtherArch { arch, path, found });
         }

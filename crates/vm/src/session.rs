@@ -204,7 +204,10 @@ impl Session {
         loop {
             if let Some(frame) = decoder.next()? {
                 return match frame {
-                    GuestFrame::Hello { version: PROTOCOL_VERSION } => Ok(Self { socket, decoder }),
+                    GuestFrame::Hello { version: PROTOCOL_VERSION } => {
+                        tracing::debug!("the guest's agent speaks");
+                        Ok(Self { socket, decoder })
+                    }
                     GuestFrame::Hello { version } => Err(SessionError::Version { version }),
                     _ => Err(SessionError::Conversation("its first frame is not HELLO")),
                 };

@@ -186,6 +186,25 @@ fn servers_say_what_was_asked_of_them() {
 }
 
 #[test]
+fn a_log_tells_each_step_if_it_is_asked_for() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    let planned = |log: &str| {
+        let mut command = Command::new(INARCH);
+        command.args(["run", any_machine(), "-q", "--root", "none", "--tree", "tree:/tree", "--", "/none"]);
+        command.env("INARCH_LOG", log).current_dir(dir.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    let steps = ["inarch_jobs::device: a tree is scanned", "the machine is started", "a thread is confined"];
+    let said = stderr(&planned("debug"));
+    assert!(steps.iter().all(|step| said.contains(step)), "{said}");
+    let said = stderr(&planned("inarch_vm=debug"));
+    assert!(said.contains(steps[1]) && !said.contains(steps[0]) && !said.contains(steps[2]), "{said}");
+    assert!(steps.iter().all(|step| !stderr(&planned("")).contains(step)));
+    let output = planned("loud");
+    assert_one_line(&output, &["INARCH_LOG=loud", "debug"]);
+}
+
+#[test]
 fn through_no_link_that_another_user_planted() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: through_no_link_that_another_user_planted: not root");

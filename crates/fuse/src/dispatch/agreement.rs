@@ -163,6 +163,12 @@ impl Agreement {
         let offered = u64::from(asked.flags) | if extended { u64::from(asked.flags2) << 32 } else { 0 };
         let flags = offered & options.flags(transport) & !AGREED;
         self.flags.store(flags | AGREED, Ordering::Release);
+        tracing::debug!(
+            major,
+            minor,
+            flags = format_args!("{flags:#x}"),
+            "the kernel's version and flags are agreed on"
+        );
         let background = options.max_background;
         Ok(InitOut {
             max_readahead: asked.max_readahead,

@@ -49,6 +49,7 @@ impl Keep {
 /// Starts the process in the thread that will wait for it. Closes our copies of its descriptors.
 pub(super) fn start(command: MachineCommand) -> io::Result<Started> {
     let MachineCommand { program, arguments, descriptors, enclosed } = command;
+    tracing::debug!(?program, ?arguments, is_enclosed = enclosed.is_some(), "the machine is started");
     match enclosed {
         Some(enclosed) => start_enclosed(&program, &arguments, &descriptors, enclosed),
         None => start_child(&program, &arguments, &descriptors),
