@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all deb check-deb demo example-riscv64 example-fleet check-fleet test check lint lint-reference bench soak setup setup-test setup-deb setup-bench setup-soak setup-example setup-fleet install uninstall clean
+.PHONY: all docs deb check-deb demo example-riscv64 example-fleet check-fleet test check lint lint-reference bench soak setup setup-test setup-deb setup-bench setup-soak setup-example setup-fleet install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -64,6 +64,15 @@ bench: setup-bench all
 
 soak: setup-soak all
 	INARCH=$(inarch) scripts/soak
+
+# README and docs/ as a book: pages for a browser, with a search. The first time, mdBook is built.
+mdbook := $(target)/tools/bin/mdbook
+
+docs: $(mdbook)
+	scripts/book $(abspath $(mdbook)) $(target)/book
+
+$(mdbook):
+	cargo install -q --locked --no-default-features --features search --version 0.5.4 --root $(target)/tools mdbook
 
 prefix ?= /usr/local
 
