@@ -14,9 +14,12 @@ use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter, complete,
 };
 use clap_complete::env::Shells;
+use inarch_format::Algorithm;
 use inarch_jobs::{caches, kept, mount};
+use inarch_vm::Arch;
 
 use crate::arguments::{Arguments, one_of};
+use crate::image::COMPRESSIONS;
 use crate::output::{answer, answer_with};
 
 /// The environment variable with which a shell's script asks for completions; its value is the shell's name.
@@ -152,6 +155,24 @@ pub fn mount_points() -> ArgValueCandidates {
     ArgValueCandidates::new(|| candidates(mount::mounted()))
 }
 
+/// Names of architectures.
+pub fn architectures() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(Arch::ALL.map(Arch::name)))
+}
+
+/// Names of compressions.
+pub fn compressions() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(COMPRESSIONS.map(Algorithm::name)))
+}
+
+/// Names of this machine's users, by /etc/passwd: those of the guest, if its root is this machine's.
+pub fn users() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        candidates(file.lines().filter_map(|line| line.split(':').next()).filter(|name| !name.is_empty()))
+    })
+}
+
 /// A command's words: files, and programs of the search path once a letter is typed.
 pub fn command_words() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
@@ -195,5 +216,8 @@ mod tests {
         assert!(offered(&["run", "tru"]).contains(&"true".to_owned()));
         assert!(offered(&["run", "make", ""]).len() < 1000);
         assert_eq!(offered(&["man-"]), ["man-pages"]);
+        assert_eq!(offered(&["run", "--arch", "r"]), ["riscv64"]);
+        assert_eq!(offered(&["image", "--compress", "z"]), ["zstd"]);
+        assert_eq!(offered(&["run", "-u", "roo"]), ["root"]);
     }
 }

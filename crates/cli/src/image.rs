@@ -59,7 +59,7 @@ pub struct ImageArguments {
     pub free: u64,
 
     /// Compress content by gzip, lz4, xz or zstd, at this level
-    #[arg(long, value_name = "ALG[:LEVEL]", value_parser = parse_compression)]
+    #[arg(long, value_name = "ALG[:LEVEL]", value_parser = parse_compression, add = crate::completions::compressions())]
     pub compress: Option<Compression>,
 
     /// Bytes of a data block, in a format that lets you choose
@@ -194,6 +194,9 @@ fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(uuid)
 }
 
+/// What images are compressed by.
+pub const COMPRESSIONS: [Algorithm; 4] = [Algorithm::Gzip, Algorithm::Lz4, Algorithm::Xz, Algorithm::Zstd];
+
 fn parse_compression(text: &str) -> Result<Compression, String> {
     let (name, level) = match text.split_once(':') {
         Some((name, level)) => {
@@ -202,9 +205,8 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
         }
         None => (text, None),
     };
-    let known = [Algorithm::Gzip, Algorithm::Lz4, Algorithm::Xz, Algorithm::Zstd];
-    let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) else {
-        let known = known.map(Algorithm::name).join(", ");
+    let Some(algorithm) = COMPRESSIONS.into_iter().find(|algorithm| algorithm.name() == name) else {
+        let known = COMPRESSIONS.map(Algorithm::name).join(", ");
         return Err(format!("'{name}' is not a compression; these are: {known}"));
     };
     Ok(Compression { algorithm, level })

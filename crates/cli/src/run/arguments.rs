@@ -118,7 +118,7 @@ pub struct RunArguments {
 
     /// User in the guest, by name or number; by default you if the root is this machine's, a container image's own,
     /// else root
-    #[arg(short = 'u', long, value_name = "USER[:GROUP]")]
+    #[arg(short = 'u', long, value_name = "USER[:GROUP]", add = crate::completions::users())]
     pub user: Option<String>,
 
     /// Give the command a terminal
@@ -195,7 +195,8 @@ pub struct MachineArguments {
 
     /// The guest's architecture, by uname's or Debian's name: x86_64, riscv64 or aarch64. Another one than this machine's
     /// takes a --root of its own, and is translated
-    #[arg(long, value_name = "ARCH", default_value = Arch::host().name(), hide_default_value = true)]
+    #[arg(long, value_name = "ARCH", default_value = Arch::host().name(), hide_default_value = true,
+        add = crate::completions::architectures())]
     pub arch: Arch,
 
     /// The guest's kernel; by default the newest in /boot, or for uml linux.uml. For another architecture it is Debian's,
