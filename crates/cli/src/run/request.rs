@@ -2,8 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use anyhow::Context;
 use inarch_jobs::run::{Root, RunRequest, Streams, TreeMount, Way};
@@ -147,6 +148,9 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
     if let Some(owner) = option.owner {
         selection.owners = owner.into();
     }
+    if live {
+        ensure_directory(&shown, Path::new(&option.source))?;
+    }
     let source = Source::parse(&option.source)?;
     anyhow::ensure!(
         !option.hold || (!via.is_live() && !live && matches!(source, Source::Directory(_))),
@@ -165,6 +169,21 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         hold: option.hold,
         selection,
     })
+}
+
+/// Refuses what cannot be shared live. Docker, whose -v this is, shares files as well, and makes directories that are not there.
+fn ensure_directory(shown: &impl Display, path: &Path) -> anyhow::Result<()> {
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_dir() => anyhow::bail!(
+            "{shown}: only a directory is shared live: share the one that this file is in. An archive or an image is a --tree"
+        ),
+        // Words with a colon are other sources.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.as_os_str().as_bytes().contains(&b':') => {
+            let place = inarch_jobs::shown(path);
+            anyhow::bail!("{shown}: there is no directory {place}; 'mkdir -p {place}' makes it")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses `KEY=VALUE`, or `KEY` for our own value.

@@ -88,6 +88,11 @@ fn words_that_contradict_each_other() {
         (&["run", "-v", "/usr:/a:/b", "true"], "more than one ':'"),
         (&["run", "-v", "/usr:/a,via=ext4", "true"], "--tree"),
         (&["run", "-v", "/usr:/a,hold", "true"], "hold is for"),
+        (
+            &["run", "-v", "/etc/passwd:/a", "true"],
+            "only a directory is shared live: share the one that this file is in",
+        ),
+        (&["run", "-v", "/no/such:/a", "true"], "there is no directory /no/such; 'mkdir -p /no/such' makes it"),
         (&["run", "--tree=/usr:/a,via=9p,hold", "true"], "hold is for"),
         (&["run", "--timeout=1x", "true"], "'1x'"),
         (&["mount", "-o", "ro,rx", "/usr", "/mnt"], "'rx'"),
