@@ -69,7 +69,7 @@ soak: setup-soak all
 mdbook := $(target)/tools/bin/mdbook
 
 docs: $(mdbook)
-	scripts/book $(abspath $(mdbook)) $(target)/book
+	scripts/book $(abspath $(mdbook)) $(abspath $(target))/book
 
 $(mdbook):
 	cargo install -q --locked --no-default-features --features search --version 0.5.4 --root $(target)/tools mdbook

@@ -170,15 +170,13 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     });
     let request = CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list() };
     let report = compare::compare(&request, &events)?;
+    let native = report.results.iter().find(|one| host && one.name == host::NATIVE);
+    if let Some(failure) = native.and_then(|native| native.failure.as_deref()) {
+        anyhow::bail!("{failure}");
+    }
     if !quiet {
         report.machine.warnings.iter().for_each(complain);
     }
-    answer(match (json, csv, markdown) {
-        (true, ..) => serde_json::to_string_pretty(&report)? + "\n",
-        (_, true, _) => table::csv(&report),
-        (_, _, true) => table::markdown(&report),
-        _ => table::text(&report),
-    })?;
     if let Some(chart) = chart {
         chart.file().write_all(chart::svg(&report).as_bytes())?;
         chart.commit()?;
@@ -187,6 +185,12 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
         page.file().write_all(page::html(&report).as_bytes())?;
         page.commit()?;
     }
+    answer(match (json, csv, markdown) {
+        (true, ..) => serde_json::to_string_pretty(&report)? + "\n",
+        (_, true, _) => table::csv(&report),
+        (_, _, true) => table::markdown(&report),
+        _ => table::text(&report),
+    })?;
     Ok(if report.has_figures() { ExitCode::SUCCESS } else { ExitCode::from(125) })
 }
 

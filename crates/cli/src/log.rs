@@ -1,6 +1,6 @@
 //! `INARCH_LOG`: what this program does, step by step, on standard error.
 
-use std::io;
+use std::io::{self, Write};
 
 use inarch_jobs::shown;
 use tracing_subscriber::EnvFilter;
@@ -22,6 +22,20 @@ pub fn begin() -> anyhow::Result<()> {
     // Crates of this project are `inarch_...`.
     let filter = if text.contains('=') { text.to_owned() } else { format!("inarch={text}") };
     let filter = EnvFilter::builder().parse(filter).map_err(|_| wrong())?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| StandardError).with_ansi(false);
     log.with_timer(uptime()).try_init().map_err(|error| anyhow::anyhow!("{VARIABLE}: {error}"))
+}
+
+/// Standard error, where a line that cannot be written is lost: the log ends nothing.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

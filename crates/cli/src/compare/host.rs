@@ -1,6 +1,7 @@
 //! The command lines of this machine that `inarch compare` measures.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use inarch_jobs::compare::{HostPlace, HostWay};
@@ -8,8 +9,15 @@ use inarch_jobs::doctor::in_path;
 use inarch_jobs::run::Way;
 use inarch_jobs::shown;
 
+/// The command by itself.
+pub const NATIVE: &str = "native";
+
 /// `--host`: the command by itself, and by what watches it.
 pub fn ways(command: &[OsString]) -> anyhow::Result<Vec<HostWay>> {
+    let program = command.first().map_or_else(OsString::new, OsString::clone);
+    let is_there =
+        if program.as_bytes().contains(&b'/') { Path::new(&program).exists() } else { is_installed(&program) };
+    anyhow::ensure!(is_there, "{}: there is no such program", shown(Path::new(&program)));
     let way = |name: &str, before: Vec<OsString>, place| HostWay {
         name: name.to_owned(),
         words: before.into_iter().chain(command.iter().cloned()).collect(),
@@ -18,15 +26,19 @@ pub fn ways(command: &[OsString]) -> anyhow::Result<Vec<HostWay>> {
     let itself = std::env::current_exe().map_err(|error| anyhow::anyhow!("this program has no path: {error}"))?;
     let trace = ["trace", "-o", "/dev/null", "--"].map(OsString::from);
     let mut ways = vec![
-        way("native", Vec::new(), HostPlace::Here),
+        way(NATIVE, Vec::new(), HostPlace::Here),
         way("mount", Vec::new(), HostPlace::Mount),
         way("trace", [itself.into_os_string()].into_iter().chain(trace).collect(), HostPlace::Here),
     ];
-    if in_path("strace").is_some() {
+    if is_installed("strace".as_ref()) {
         let words = ["strace", "-f", "-qq", "-o", "/dev/null", "--"].map(OsString::from);
         ways.push(way("strace", words.to_vec(), HostPlace::Here));
     }
     Ok(ways)
+}
+
+fn is_installed(program: &OsStr) -> bool {
+    program.to_str().is_some_and(|name| in_path(name).is_some())
 }
 
 /// Parses `--also`.

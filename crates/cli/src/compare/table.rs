@@ -1,7 +1,9 @@
 //! Prints a comparison: as a table with bars, as Markdown, and as CSV.
 
+use std::path::Path;
+
 use inarch_jobs::compare::{CompareReport, Machine, Measured, OneRun};
-use inarch_jobs::counted;
+use inarch_jobs::{counted, shown};
 
 use crate::columns::columns;
 use crate::size;
@@ -99,7 +101,7 @@ pub fn markdown(report: &CompareReport) -> String {
     text.extend(report.results.iter().map(|measured| line(&cells(measured))));
     text += &format!(
         "\n`{}`: seconds, the medians of {} runs; {}\n\n{}",
-        report.command.join(" "),
+        shown(Path::new(&report.command.join(" "))).replace('`', "'"),
         report.results.iter().map(|one| one.runs.len()).max().unwrap_or(0),
         about(&report.machine),
         best(report)

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fs, io};
 
 use clap::Args;
@@ -47,11 +48,30 @@ pub fn edit(arguments: &EditArguments) -> anyhow::Result<ExitCode> {
     leave_interrupts(|| edit_copy(image, &target, path, before))?
 }
 
-/// A private copy of a file, which a guard removes however this process ends, unless it is kept.
+/// How long a signal that ends this process leaves the editor to save what it has.
+const EDITOR_ENDS_IN: Duration = Duration::from_secs(2);
+
+/// A private copy of a file, in a directory of its own. A guard removes the directory however this process ends, unless it is kept.
 struct EditedCopy {
     path: PathBuf,
     before: Vec<u8>,
-    directory: Mutex<Option<Scratch>>,
+    state: Mutex<State>,
+    /// Signalled when the editor has ended.
+    ended: Condvar,
+}
+
+struct State {
+    directory: Directory,
+    has_editor_ended: bool,
+}
+
+/// What becomes of the directory.
+enum Directory {
+    /// It ends with this process.
+    Guarded(Scratch),
+    /// It has something of the user's, and stays.
+    Kept,
+    Removed,
 }
 
 impl EditedCopy {
@@ -59,7 +79,12 @@ impl EditedCopy {
         let directory = Scratch::within(&std::env::temp_dir())?;
         let path = directory.path().join(name);
         fs::write(&path, &before).map_err(|error| anyhow::anyhow!("{}: {error}", shown(&path)))?;
-        Ok(EditedCopy { path, before, directory: Mutex::new(Some(directory)) })
+        let state = State { directory: Directory::Guarded(directory), has_editor_ended: false };
+        Ok(EditedCopy { path, before, state: Mutex::new(state), ended: Condvar::new() })
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
     }
 
     /// What the editor has saved, if that is something else.
@@ -68,20 +93,59 @@ impl EditedCopy {
         Ok((after != self.before).then_some(after))
     }
 
-    /// Has it outlive this process, whatever ends it.
-    fn outlive(&self) {
-        if let Some(directory) = self.directory().take() {
-            directory.keep();
+    /// Whether the directory has something of the user's: a change, or what an editor that is ended leaves for later beside the file.
+    fn has_something_of_the_user(&self) -> bool {
+        let Ok(listing) = fs::read_dir(self.directory()) else { return false };
+        listing.flatten().any(|entry| entry.path() != self.path || !matches!(self.change(), Ok(None)))
+    }
+
+    /// Keeps the directory.
+    fn keep(&self) {
+        keep(&mut self.state());
+    }
+
+    /// Keeps the directory if it has something of the user's, and says where.
+    fn keep_what_is_the_users(&self) {
+        self.keep_if_needed(&mut self.state());
+    }
+
+    fn keep_if_needed(&self, state: &mut State) {
+        if !matches!(state.directory, Directory::Removed) && self.has_something_of_the_user() {
+            keep(state);
+            self.say_where();
         }
     }
 
-    /// Removes it, and reports if that fails.
+    /// Like [`EditedCopy::keep_what_is_the_users`], once the editor has ended or had the time for it.
+    fn keep_before_the_end(&self) {
+        let state = self.state();
+        let waited = self.ended.wait_timeout_while(state, EDITOR_ENDS_IN, |state| !state.has_editor_ended);
+        self.keep_if_needed(&mut waited.unwrap_or_else(PoisonError::into_inner).0);
+    }
+
+    fn note_editors_end(&self) {
+        self.state().has_editor_ended = true;
+        self.ended.notify_all();
+    }
+
+    /// Removes the directory unless it is kept.
     fn remove(&self) {
-        drop(self.directory().take());
-        let directory = self.path.parent().unwrap_or(&self.path);
-        match fs::remove_dir_all(directory) {
+        let mut state = self.state();
+        if matches!(state.directory, Directory::Guarded(_)) {
+            self.remove_now(&mut state);
+        }
+    }
+
+    /// Removes the directory: what is in it is in the image now.
+    fn remove_written(&self) {
+        self.remove_now(&mut self.state());
+    }
+
+    fn remove_now(&self, state: &mut State) {
+        state.directory = Directory::Removed;
+        match fs::remove_dir_all(self.directory()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                complain(format_args!("{}: cannot be removed: {error}", shown(directory)));
+                complain(format_args!("{}: cannot be removed: {error}", shown(self.directory())));
             }
             _ => {}
         }
@@ -91,8 +155,14 @@ impl EditedCopy {
         complain(format_args!("what you edited is in {}", shown(&self.path)));
     }
 
-    fn directory(&self) -> MutexGuard<'_, Option<Scratch>> {
-        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn keep(state: &mut State) {
+    if let Directory::Guarded(directory) = std::mem::replace(&mut state.directory, Directory::Kept) {
+        directory.keep();
     }
 }
 
@@ -100,28 +170,29 @@ impl EditedCopy {
 fn edit_copy(image: &WrittenArguments, target: &Target, path: &Path, before: Vec<u8>) -> anyhow::Result<ExitCode> {
     let copy = Arc::new(EditedCopy::make(path.file_name().unwrap_or("file".as_ref()), before)?);
     let last = Arc::clone(&copy);
-    end_by(&TERMINATIONS, move || {
-        // What the editor has saved is the user's; a copy that is as it was is the guest's.
-        if last.change().is_ok_and(|change| change.is_some()) {
-            last.outlive();
-            last.say_where();
+    end_by(&TERMINATIONS, move || last.keep_before_the_end());
+    let edited = run_editor(&copy.path);
+    copy.note_editors_end();
+    let change = match edited.and_then(|()| copy.change()) {
+        Ok(change) => change,
+        Err(error) => {
+            copy.keep_what_is_the_users();
+            copy.remove();
+            return Err(error);
         }
-    });
-    let edited = run_editor(&copy.path).and_then(|()| copy.change());
-    let Ok(Some(after)) = edited else {
+    };
+    let Some(after) = change else {
         copy.remove();
-        edited?;
         complain(format_args!("{}: not changed", shown(path)));
         return Ok(ExitCode::SUCCESS);
     };
-    copy.outlive();
+    copy.keep();
     let last = Arc::clone(&copy);
-    end_by(&INTERRUPTS, move || last.say_where());
+    end_by(&INTERRUPTS, move || last.keep_what_is_the_users());
     let written = write_back(image, target, path, &copy.before, &after);
-    if written.is_ok() {
-        copy.remove();
-    } else {
-        copy.say_where();
+    match written {
+        Ok(()) => copy.remove_written(),
+        Err(_) => copy.say_where(),
     }
     written.map(|()| ExitCode::SUCCESS)
 }
@@ -167,8 +238,8 @@ fn run_editor(copy: &Path) -> anyhow::Result<()> {
     let named =
         ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     let editor = named.unwrap_or_else(|| "vi".into());
-    // A shell runs it, because the variable may have options. The shell goes on at an interrupt; the editor has it as usual.
-    let mut line = OsString::from("trap : INT QUIT; ");
+    // A shell runs it, because the variable may have options. The shell outlives signals; the editor has them as usual.
+    let mut line = OsString::from("trap : INT QUIT HUP TERM; ");
     line.push(&editor);
     line.push(" \"$@\"");
     let mut command = Command::new("sh");

@@ -180,7 +180,7 @@ fn ensure_directory(shown: &impl Display, path: &Path) -> anyhow::Result<()> {
         // Words with a colon are other sources.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.as_os_str().as_bytes().contains(&b':') => {
             let place = inarch_jobs::shown(path);
-            anyhow::bail!("{shown}: there is no directory {place}; 'mkdir -p {place}' makes it")
+            anyhow::bail!("{shown}: there is no directory {place}; make it first")
         }
         _ => Ok(()),
     }

@@ -49,6 +49,12 @@ fn copy(dir: &Path) -> PathBuf {
     fs::read_to_string(dir.join("copy")).unwrap().trim_end().into()
 }
 
+/// Where the copy is that was kept, as the command says.
+fn kept_place(ended: &Output) -> PathBuf {
+    let told = stderr(ended);
+    told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1.into()
+}
+
 /// Whether the copy is gone, with its directory.
 fn is_gone(copy: &Path) -> bool {
     within(LONG, || !copy.exists() && !copy.parent().unwrap().exists())
@@ -79,8 +85,19 @@ fn the_copy_is_gone_when_the_command_is_killed() {
         );
         let ended = edited(dir, "guest.img", "/etc/shadow", &what);
         assert_eq!(ended.status.code(), None, "{signal}: {}", stderr(&ended));
-        let told = stderr(&ended);
-        let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
+        assert_eq!(fs::read_to_string(kept_place(&ended)).unwrap(), "mine\n");
+    }
+    // A terminal that is closed ends the editor as well, after it has saved, or beside the file.
+    for (what, suffix) in [
+        ("echo mine > \"$1\"; touch ready; exec sleep 1000", ""),
+        ("trap 'echo mine > \"$1.save\"; exit 1' HUP; touch ready; while :; do sleep 0.05; done", ".save"),
+    ] {
+        let _ = fs::remove_file(dir.join("ready"));
+        let child = edit(dir, "guest.img", "/etc/shadow", what);
+        assert!(within(LONG, || dir.join("ready").exists()), "the editor was not started");
+        kill_process_group(Pid::from_child(&child), Signal::HUP).unwrap();
+        let mut place = kept_place(&child.wait_with_output().unwrap()).into_os_string();
+        place.push(suffix);
         assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
     }
     host("sha256sum", &["-c", "sums"], dir);
@@ -104,8 +121,12 @@ fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
     host("e2fsck", &["-fn", "guest.img"], dir);
     // Of those that fail nothing is written.
     host("sh", &["-c", "sha256sum guest.img > sums"], dir);
-    let failed = edited(dir, "guest.img", "/etc/shadow", "echo more >> \"$1\"; exit 3");
-    assert_one_line(&failed, &["editor", "nothing was written", "3"]);
+    assert_one_line(&edited(dir, "guest.img", "/etc/shadow", "exit 3"), &["editor", "nothing was written", "3"]);
+    // What it has saved before is the user's.
+    let failed = edited(dir, "guest.img", "/etc/shadow", "echo more >> \"$1\"; kill -9 $$");
+    assert_status(&failed, 125);
+    assert!(stderr(&failed).contains("nothing was written"), "{}", stderr(&failed));
+    assert_eq!(fs::read_to_string(kept_place(&failed)).unwrap(), "new\nmore\n");
     assert_one_line(&edited(dir, "guest.img", "/etc/shadow", "rm \"$1\""), &["shadow", "No such file"]);
     let same = edited(dir, "guest.img", "/etc/shadow", "touch \"$1\"");
     assert_status(&same, 0);
@@ -114,10 +135,9 @@ fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
     // What cannot be written back any more is kept, for its user alone.
     let kept = edited(dir, "guest.img", "/etc/shadow", "echo mine > \"$1\"; mv guest.img moved");
     assert_status(&kept, 125);
-    let told = stderr(&kept);
-    let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
-    assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
-    let mode = fs::metadata(Path::new(place).parent().unwrap()).unwrap().permissions().mode();
+    let place = kept_place(&kept);
+    assert_eq!(fs::read_to_string(&place).unwrap(), "mine\n");
+    let mode = fs::metadata(place.parent().unwrap()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }
 
@@ -136,9 +156,7 @@ fn what_a_signal_kept_from_being_written_is_told() {
         );
         let ended = edited(dir, "guest.img", "/etc/shadow", &what);
         assert_eq!(ended.status.code(), None, "{signal}: {}", stderr(&ended));
-        let told = stderr(&ended);
-        let place = told.lines().find_map(|line| line.split_once("what you edited is in ")).expect(&told).1;
-        assert_eq!(fs::read_to_string(place).unwrap(), "mine\n");
+        assert_eq!(fs::read_to_string(kept_place(&ended)).unwrap(), "mine\n");
     }
     // The file is the old one or the new one.
     let content = host("debugfs", &["-R", "cat /etc/shadow", "guest.img"], dir);

@@ -200,6 +200,11 @@ fn a_log_tells_each_step_if_it_is_asked_for() {
     let said = stderr(&planned("inarch_vm=debug"));
     assert!(said.contains(steps[1]) && !said.contains(steps[0]) && !said.contains(steps[2]), "{said}");
     assert!(steps.iter().all(|step| !stderr(&planned("")).contains(step)));
+    // A log that cannot be written ends nothing.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(INARCH);
+    command.args(["plan", "tree"]).env("INARCH_LOG", "debug").current_dir(dir.path()).stderr(full);
+    assert!(command.output().unwrap().status.success());
     let output = planned("loud");
     assert_one_line(&output, &["INARCH_LOG=loud", "debug"]);
 }

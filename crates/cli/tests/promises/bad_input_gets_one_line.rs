@@ -92,7 +92,7 @@ fn words_that_contradict_each_other() {
             &["run", "-v", "/etc/passwd:/a", "true"],
             "only a directory is shared live: share the one that this file is in",
         ),
-        (&["run", "-v", "/no/such:/a", "true"], "there is no directory /no/such; 'mkdir -p /no/such' makes it"),
+        (&["run", "-v", "/no/such:/a", "true"], "there is no directory /no/such; make it first"),
         (&["run", "--tree=/usr:/a,via=9p,hold", "true"], "hold is for"),
         (&["run", "--timeout=1x", "true"], "'1x'"),
         (&["mount", "-o", "ro,rx", "/usr", "/mnt"], "'rx'"),

@@ -91,7 +91,7 @@ fn command_lines_of_this_machine_have_their_turns() {
         command.output().unwrap()
     };
     // Each of them finds the directory's files, and leaves what it writes.
-    let script = "echo \"$(pwd)\" >> places; test -e file";
+    let script = "echo \"$PWD\" >> places; test -e file";
     let also = "other, <b>=test -e file";
     assert_one_line(&compared(&["--host", "--also", also, "true"]), &["--also", "NAME=CMD"]);
     let words =
@@ -117,6 +117,19 @@ fn command_lines_of_this_machine_have_their_turns() {
     let picture = fs::read_to_string(dir.path().join("svg")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n") && page.contains(&picture), "{page}");
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>=") && !picture.contains("<b>"), "{page}");
+    // Another user cannot reach the files by the mount: its point is in a directory of the command's user alone.
+    assert!(points.iter().all(|point| point.ends_with("mount")), "{places}");
+    // Nothing is left, and nothing compared, if the command is none.
+    let left = || {
+        let names = fs::read_dir("/var/tmp").unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(".inarch-mount.")).count()
+    };
+    let before = left();
+    assert_one_line(
+        &compared(&["-q", "--host", "--", "no-such-program"]),
+        &["no-such-program", "there is no such program"],
+    );
+    assert_eq!(left(), before);
     // A command line that is not there has no figure, and the others go on.
     let output = compared(&["--host", "--also", "peer=no-such-program", "--json", "true"]);
     assert_status(&output, 0);

@@ -76,53 +76,72 @@ impl HostWay {
         command.args(self.words.iter().skip(1)).stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(fail)?).stderr(output.try_clone().map_err(fail)?);
         if let Some(place) = place {
-            command.current_dir(&place.point.0);
+            command.current_dir(&place.point.path).env("PWD", &place.point.path);
         }
         command.status().map_err(fail)
     }
 }
 
-/// A mount of the current directory.
+/// A mount of the current directory. It is unmounted in any case.
 struct MountedHere {
-    mounted: MountHandle,
+    mounted: Option<MountHandle>,
     point: Point,
 }
 
 impl MountedHere {
     fn new(scratch: &Path) -> Result<MountedHere, JobError> {
         let here = std::env::current_dir().map_err(|error| JobError::path(Path::new("."), "has no path", error))?;
-        let point = Point::within(scratch)?;
+        // A place outside of what is mounted, if there is one.
+        let places = [scratch, Path::new("/dev/shm"), Path::new("/run")];
+        let place = places.into_iter().find(|place| !place.starts_with(&here)).unwrap_or(scratch);
+        let point = Point::within(place)?;
         let request = MountRequest {
             writes: MountWrites::Through,
-            ..MountRequest::new(Source::Directory(here), point.0.clone())
+            ..MountRequest::new(Source::Directory(here), point.path.clone())
         };
-        let mounted = mount::start(request, Events::ignored())?;
-        mounted.answers()?;
-        Ok(MountedHere { mounted, point })
+        let mounted = MountedHere { mounted: Some(mount::start(request, Events::ignored())?), point };
+        mounted.mounted.as_ref().map_or(Ok(()), MountHandle::answers)?;
+        Ok(mounted)
     }
 
-    fn end(self) -> Result<(), JobError> {
-        self.mounted.stop();
-        self.mounted.wait()?;
-        drop(self.point);
-        Ok(())
+    fn end(mut self) -> Result<(), JobError> {
+        self.unmount()
+    }
+
+    fn unmount(&mut self) -> Result<(), JobError> {
+        let Some(mounted) = self.mounted.take() else { return Ok(()) };
+        mounted.stop();
+        mounted.wait()
     }
 }
 
-/// An empty directory to mount on. Only an empty one is ever removed: what is mounted on it are the user's files.
-struct Point(PathBuf);
+impl Drop for MountedHere {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}
+
+/// An empty directory to mount on, in one that no other user can enter: a mount would hide the permissions of its point, and those
+/// above the current directory do not protect it there. Only empty directories are ever removed: what is mounted are the user's files.
+struct Point {
+    around: PathBuf,
+    path: PathBuf,
+}
 
 impl Point {
     fn within(directory: &Path) -> Result<Point, JobError> {
-        let made = tempfile::Builder::new().prefix(".inarch-mount.").tempdir_in(directory);
-        made.map(|made| Point(made.keep()))
-            .map_err(|error| JobError::path(directory, "no directory can be made there", error))
+        let fail = |error| JobError::path(directory, "no directory can be made there", error);
+        let around = tempfile::Builder::new().prefix(".inarch-mount.").tempdir_in(directory).map_err(fail)?.keep();
+        let point = Point { path: around.join("mount"), around };
+        fs::create_dir(&point.path).map_err(fail)?;
+        Ok(point)
     }
 }
 
 impl Drop for Point {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.path);
+        let _ = fs::remove_dir(&self.around);
     }
 }
 
