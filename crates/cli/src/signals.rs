@@ -178,7 +178,7 @@ pub fn end_by(signals: &[i32], last: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// SIGINT, SIGTERM and SIGHUP, the first of which is only noted: what is under way ends at the next good place. The second ends this process.
+/// Catches SIGINT, SIGTERM and SIGHUP. The first signal sets a flag, which the work polls. The second signal ends this process.
 #[derive(Clone, Debug, Default)]
 pub struct NotedSignals(Arc<AtomicUsize>);
 
