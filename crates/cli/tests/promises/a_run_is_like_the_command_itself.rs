@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{INARCH, LONG, assert_status, host, run_script, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, any_machine, assert_status, host, run_script, run_script_in, scratch, stderr, stdout, within,
+};
 
 #[test]
 fn streams_stay_apart_and_byte_exact() {
@@ -51,35 +53,34 @@ fn another_user_another_directory() {
     let output = run_script(dir.path(), &["-u", "nobody", "-w", "/usr/share"], script, b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "65534\n65534\n/usr/share\ncannot write\n");
-    let output = run_script(dir.path(), &["-u", "1234:5678"], "id -u; id -g", b"");
+    let output = run_script_in(any_machine(), dir.path(), &["-u", "1234:5678"], "id -u; id -g", b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "1234\n5678\n");
-    let output = run_script(dir.path(), &["-u", "who-is-this"], "true", b"");
+    let output = run_script_in(any_machine(), dir.path(), &["-u", "who-is-this"], "true", b"");
     support::assert_one_line(&output, &["who-is-this"]);
-    let output = run_script(dir.path(), &["-w", "/no/such/directory"], "true", b"");
+    let output = run_script_in(any_machine(), dir.path(), &["-w", "/no/such/directory"], "true", b"");
     support::assert_one_line(&output, &["/no/such/directory"]);
 }
 
 #[test]
 fn statuses_are_a_shells() {
     let dir = scratch();
-    let run = |command: &[&str]| {
-        let mut all = vec!["run", "--quiet", "--accel=tcg", "--"];
-        all.extend(command);
+    let run = |machine: &str, command: &[&str]| {
+        let all = [&["run", "--quiet", machine, "--"], command].concat();
         Command::new(INARCH).args(all).current_dir(dir.path()).stdin(Stdio::null()).output().unwrap()
     };
-    assert_status(&run(&["true"]), 0);
-    assert_status(&run(&["sh", "-c", "kill -9 $$"]), 137);
-    let missing = run(&["no-such-command"]);
+    assert_status(&run(any_machine(), &["true"]), 0);
+    assert_status(&run("--accel=tcg", &["sh", "-c", "kill -9 $$"]), 137);
+    let missing = run(any_machine(), &["no-such-command"]);
     assert_status(&missing, 127);
     assert!(stderr(&missing).contains("no-such-command"), "{}", stderr(&missing));
-    assert_status(&run(&["/etc/passwd"]), 126);
+    assert_status(&run(any_machine(), &["/etc/passwd"]), 126);
 }
 
 #[test]
 fn time_limits_end_the_command_with_124() {
     let dir = scratch();
-    let output = run_script(dir.path(), &["--timeout", "1"], "echo begun; sleep 100000", b"");
+    let output = run_script_in(any_machine(), dir.path(), &["--timeout", "1"], "echo begun; sleep 100000", b"");
     assert_status(&output, 124);
     assert_eq!(stdout(&output), "begun\n");
     assert_eq!(stderr(&output), "inarch: the command ran longer than 1s and was ended (status 124)\n");
@@ -88,12 +89,14 @@ fn time_limits_end_the_command_with_124() {
 #[test]
 fn signals_reach_the_command() {
     let dir = scratch();
-    for (signal, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
+    for (signal, number, machine) in
+        [("-INT", 2, any_machine()), ("-TERM", 15, "--accel=tcg"), ("-HUP", 1, any_machine())]
+    {
         let name = &signal[1..];
         let script =
             format!("trap 'echo got {name}; exit {}' {name}; echo ready; while :; do sleep 0.1; done", 40 + number);
         let mut child = Command::new(INARCH)
-            .args(["run", "--quiet", "--accel=tcg", "--", "sh", "-c", &script])
+            .args(["run", "--quiet", machine, "--", "sh", "-c", &script])
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -141,7 +144,7 @@ fn a_reader_that_leaves_ends_the_run() {
 #[test]
 fn background_processes_do_not_hold_the_run() {
     let dir = scratch();
-    let output = run_script(dir.path(), &[], "sleep 100000 & echo done", b"");
+    let output = run_script_in(any_machine(), dir.path(), &[], "sleep 100000 & echo done", b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "done\n");
 }
@@ -164,7 +167,7 @@ fn trees_appear_where_they_are_wanted() {
     // Below /tmp, which is the guest's own, the current directory is brought along.
     let tmp = tempfile::Builder::new().prefix("inarch-test.").tempdir_in("/tmp").unwrap();
     std::fs::write(tmp.path().join("here"), "brought along").unwrap();
-    let output = run_script(tmp.path(), &[], "cat here; pwd", b"");
+    let output = run_script_in(any_machine(), tmp.path(), &[], "cat here; pwd", b"");
     assert_eq!(stdout(&output), format!("brought along{}\n", tmp.path().display()));
 }
 
@@ -265,7 +268,7 @@ fn output_that_cannot_be_written_is_said() {
         .unwrap();
     support::assert_one_line(&output, &["standard output", "No space left on device"]);
     // A stream that was closed is nobody's business: the command's status counts.
-    let closed = format!("{INARCH} run --quiet --accel=tcg -- sh -c 'echo text; exit 3' >&-");
+    let closed = format!("{INARCH} run --quiet {} -- sh -c 'echo text; exit 3' >&-", any_machine());
     let output = Command::new("sh").args(["-c", &closed]).current_dir(dir.path()).output().unwrap();
     assert_status(&output, 3);
 }
@@ -280,7 +283,7 @@ fn a_bind_mount_is_a_directory_to_work_in() {
     std::fs::write(from.join("file"), "from behind the mount").unwrap();
     let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
     support::host("mount", &["--bind", from, to], dir.path());
-    let output = run_script(Path::new(to), &[], "cat file; pwd", b"");
+    let output = run_script_in(any_machine(), Path::new(to), &[], "cat file; pwd", b"");
     support::host("umount", &[to], dir.path());
     assert_status(&output, 0);
     assert_eq!(stdout(&output), format!("from behind the mount{to}\n"));

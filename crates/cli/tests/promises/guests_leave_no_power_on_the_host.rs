@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::mounted::Server;
-use crate::support::{INARCH, LONG, NINEP_CLIENT, assert_status, host, run_script, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, NINEP_CLIENT, any_machine, assert_status, host, run_script_in, scratch, stderr, stdout, within,
+};
 
 /// Files of the host that `powers.py` uses, with the bits.
 const THERE: usize = 9;
@@ -171,7 +173,7 @@ fn by_a_guest() {
     });
     fs::copy(program(), dir.path().join("powers.py")).unwrap();
     let script = "for t in fs fs-refusing fs-back 9p 9p-refusing; do echo $t; python3 powers.py /$t || exit; done";
-    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options.each_ref().map(String::as_str), script, b"");
     assert_status(&output, 0);
     let told: Vec<String> = shares
         .map(|(name, options)| {

@@ -1,6 +1,6 @@
 //! Promise: after heavy work on the disk its file system is clean, and the host's files are unchanged.
 
-use crate::support::{assert_status, host, manifest_program, run_script, scratch, stdout};
+use crate::support::{any_machine, assert_status, host, manifest_program, run_script_in, scratch, stdout};
 
 /// In the guest: works on the tree at /mnt, unmounts it and lets e2fsck judge base and overlay together.
 const WORK: &str = r#"
@@ -50,7 +50,7 @@ printf 'hello: hello.c\n\tcc -o hello hello.c\n' > project/Makefile
     host("sh", &["-c", make], &tree);
     let program = manifest_program(dir.path());
     let before = host("python3", &[program.to_str().unwrap(), "."], &tree);
-    let output = run_script(dir.path(), &["--tree", &format!("{}:/mnt", tree.display())], WORK, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["--tree", &format!("{}:/mnt", tree.display())], WORK, b"");
     assert_status(&output, 0);
     let text = stdout(&output);
     assert!(text.contains("hello from the guest\n4000\n"), "{text}");

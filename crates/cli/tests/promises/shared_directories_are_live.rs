@@ -9,8 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::support::{
-    INARCH, any_machine, assert_one_line, assert_status, host, manifest_program, run_script, run_script_in, scratch,
-    stdout,
+    INARCH, any_machine, assert_one_line, assert_status, host, manifest_program, run_script_in, scratch, stdout,
 };
 
 /// Files of many kinds.
@@ -49,7 +48,7 @@ fn a_guest_sees_the_directory_as_it_is() {
         at("/none,ro,via=virtiofs,changes=none"),
         at("/over,via=virtiofs"),
     ];
-    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options.each_ref().map(String::as_str), script, b"");
     assert_status(&output, 0);
     let text = stdout(&output);
     let seen: Vec<&str> = text.split_terminator("END\n").collect();

@@ -4,7 +4,7 @@ use crate::support;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-use crate::support::{assert_status, host, manifest_program, run_script, scratch, stdout};
+use crate::support::{any_machine, assert_status, host, manifest_program, run_script_in, scratch, stdout};
 
 /// One of everything that a file system can hold.
 fn odd_tree(tree: &Path) {
@@ -54,7 +54,7 @@ fn every_odd_node_is_the_same_in_the_guest() {
     let option = format!("{}:/mnt,ro", tree.display());
     // The first mount is the root's own; the second is the tree as a disk of its own.
     let script = format!("python3 {0} {1} > own; python3 {0} /mnt; cat own >&2", program.display(), tree.display());
-    let output = run_script(dir.path(), &["--tree", &option], &script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["--tree", &option], &script, b"");
     assert_status(&output, 0);
     compare(&on_host, &stdout(&output), "as a tree of its own");
     compare(&on_host, &support::stderr(&output), "as a part of the root");

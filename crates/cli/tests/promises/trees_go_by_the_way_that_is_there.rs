@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::support::{MANIFEST, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
+use crate::support::{
+    MANIFEST, any_machine, assert_one_line, assert_status, host, inarch, run_script_in, scratch, stderr, stdout,
+};
 
 /// What a tmpfs of every kernel can hold, and what a tar can: no sockets, no user attributes.
 fn plain_tree(tree: &Path) {
@@ -47,7 +49,7 @@ fn a_tree_is_unpacked_in_memory_or_on_a_disk() {
         program.display()
     );
     let options = ["--mem=256M", "--tree", &trees[0], "--tree", &trees[1]];
-    let output = run_script(dir.path(), &options, &script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &options, &script, b"");
     assert_eq!(stdout(&output), manifest(&small));
     assert_eq!(stderr(&output), manifest(&large) + "tmpfs\next2/ext3\nRead-only\n");
     assert!(!small.join("new").exists(), "the guest's write reached the host");

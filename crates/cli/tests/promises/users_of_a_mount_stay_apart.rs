@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::mounted::{Server, WAYS};
-use crate::support::{assert_status, host, run_script, scratch, stdout};
+use crate::support::{any_machine, assert_status, host, run_script_in, scratch, stdout};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promises/support/two_users.py");
 
@@ -75,7 +75,8 @@ fn wrong_in_a_guest(ways: &[(&str, &str)]) -> String {
         options.push(format!("--tree={}:/point-{number},rw,{way}", source.display()));
         script += &format!("python3 two_users.py /source-{number} /point-{number} {parts} | sed 's/^./{way}: &/'; ");
     }
-    let output = run_script(dir.path(), &options.iter().map(String::as_str).collect::<Vec<_>>(), &script, b"");
+    let output =
+        run_script_in(any_machine(), dir.path(), &options.iter().map(String::as_str).collect::<Vec<_>>(), &script, b"");
     assert_status(&output, 0);
     stdout(&output).lines().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
 }

@@ -70,11 +70,13 @@ pub fn run_script_in(machine: &str, dir: &Path, options: &[&str], script: &str, 
     output
 }
 
-/// The word that gives a run the machine which starts fastest, for tests that hold for each: User-Mode Linux, or TCG where it is not installed.
+/// The word that gives a run the machine which starts fastest, for tests that hold for each: User-Mode Linux, or TCG where it is not installed
+/// or `INARCH_ALL_MACHINES` is set, as in scripts/soak.
 pub fn any_machine() -> &'static str {
     static WORD: std::sync::OnceLock<&str> = std::sync::OnceLock::new();
+    let is_wanted = || std::env::var_os("INARCH_ALL_MACHINES").is_none();
     let is_there = || Command::new("linux.uml").arg("--version").output().is_ok();
-    WORD.get_or_init(|| if is_there() { "--vmm=uml" } else { "--accel=tcg" })
+    WORD.get_or_init(|| if is_wanted() && is_there() { "--vmm=uml" } else { "--accel=tcg" })
 }
 
 /// A directory on the root file system (not /tmp: that is the guest's own), removed at the end.
