@@ -35,12 +35,14 @@ pub enum CacheError {
         name: String,
     },
     /// There is no such cache.
-    #[error("no cache '{name}' in scope '{scope}'; inarch cache list names those that are there")]
+    #[error("no cache '{name}' in scope '{scope}'; {}", those_that_are(elsewhere))]
     Missing {
         /// Its name.
         name: String,
         /// Its scope.
         scope: String,
+        /// The scopes that have one of this name.
+        elsewhere: Vec<String>,
     },
     /// Another user could change it.
     #[error("a cache's directory is not used: {0}")]
@@ -111,4 +113,12 @@ pub enum Damage {
     Head,
     #[error("its tree: {0}")]
     Tree(#[from] LoadError),
+}
+
+fn those_that_are(elsewhere: &[String]) -> String {
+    match elsewhere {
+        [] => "inarch cache list names those that are there".to_owned(),
+        [scope] => format!("there is one in scope '{scope}'"),
+        scopes => format!("there are some in scopes '{}'", scopes.join("', '")),
+    }
 }

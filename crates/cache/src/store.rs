@@ -121,7 +121,10 @@ impl Cache {
         let is_there = trust::directory(&place.home, &[scope, name, PACKS], Missing::Leave, Owner::User)?;
         let dir = place.directory();
         if !is_there || !dir.join(GENERATIONS).is_dir() {
-            return Err(CacheError::Missing { name: name.to_owned(), scope: place.scope.to_string() });
+            // What cannot be listed is no help.
+            let others = all(&place.home).unwrap_or_default().into_iter().filter(|other| other.name == place.name);
+            let elsewhere = others.map(|other| other.scope.to_string()).collect();
+            return Err(CacheError::Missing { name: name.to_owned(), scope: place.scope.to_string(), elsewhere });
         }
         Ok(Cache { place: place.clone(), dir, far: None })
     }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use inarch_jobs::cache::{ImageName, Location};
 use inarch_jobs::caches;
 use inarch_jobs::push::{LayerCompression, PushRequest, PushedImage, push};
+use inarch_jobs::shown;
 use inarch_vm::Arch;
 
 use crate::cache::tell_pushed;
@@ -88,6 +89,11 @@ pub fn run(arguments: PushArguments) -> anyhow::Result<ExitCode> {
     if ImageName::is_one(&arguments.remote) {
         return push_image(source, arguments);
     }
+    anyhow::ensure!(
+        Location::is_one(&arguments.remote),
+        "'{}': write s3://BUCKET/PREFIX, gs://, az:// or file:///DIR, or docker://[REGISTRY/]NAME[:TAG] for a container image",
+        shown(arguments.remote.as_ref())
+    );
     let location = Location::parse(&arguments.remote)?;
     anyhow::ensure!(
         arguments.image == ImageArguments { compress: Compress::Gzip, arch: None, cmd: Vec::new() },

@@ -64,6 +64,7 @@ pub use crate::device::DiskReport;
 pub use asked_caches::AskedCaches;
 use attached::OpenDisk;
 pub use attached::{AttachError, AttachedDisk};
+pub(crate) use attached::{Part, Qcow2Image};
 use attempt::Guest;
 use choice::Choice;
 use clock::Clock;

@@ -388,7 +388,7 @@ fn not_over_what_is_there() {
         truncate -s 24M refs; printf 'label: gpt\\nsize=20M\\n' | /sbin/sfdisk -q refs
         printf '\\0\\0\\0ReFS\\0' | dd of=refs bs=1 seek=1048576 conv=notrunc status=none
         truncate -s 24M raw; printf 'label: gpt\\nsize=20M\\n' | /sbin/sfdisk -q raw
-        qemu-img convert -O qcow2 raw d.qcow2; qemu-img convert -O vdi raw d.vdi
+        qemu-img convert -O qcow2 raw guests; qemu-img convert -O vdi raw d.vdi
         qemu-img convert -O vpc -o subformat=fixed,force_size raw d.vhd";
     host("sh", &["-ec", script], dir.path());
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -398,7 +398,8 @@ fn not_over_what_is_there() {
         (&["format", "FILE", "ext4"], "unknown"),
         (&["partition", "FILE"], "unknown"),
         (&["format", "FILE", "ext4", "-p", "1"], "refs"),
-        (&["partition", "FILE", "--force"], "d.qcow2"),
+        // What a guest wrote may look like a qcow2 image: only a name says that it is one.
+        (&["partition", "FILE", "--force"], "guests"),
         (&["partition", "FILE", "--force"], "d.vdi"),
         (&["partition", "FILE", "--force"], "d.vhd"),
         (&["format", "FILE", "ext4", "--force"], "d.vhd"),
@@ -410,4 +411,62 @@ fn not_over_what_is_there() {
         assert_one_line(&output, &[file]);
         assert!(fs::read(at(file)).unwrap() == before, "{arguments:?} {file}");
     }
+}
+
+#[test]
+fn a_qcow2_image_is_filled_as_a_raw_one() {
+    let dir = scratch();
+    let sh = |script: &str| host("sh", &["-ec", script], dir.path());
+    let image = dir.path().join("d.qcow2").to_str().unwrap().to_owned();
+    disk(&["create", &image, "700M"]);
+    disk(&["partition", &image, "--table", "gpt", "400M:linux:first", "rest:windows:second"]);
+    disk(&["format", &image, "xfs", "-p", "1", "--label", "one"]);
+    disk(&["format", &image, "vfat", "-p", "2", "--label", "TWO"]);
+    let check = "
+        qemu-img check -q d.qcow2; qemu-img convert -O raw d.qcow2 raw; /sbin/sfdisk -Vq raw; rm -f first second
+        dd if=raw of=first bs=1M skip=1 count=400 status=none; dd if=raw of=second bs=1M skip=401 count=299 status=none
+        /sbin/fsck.fat -n second >&2; /sbin/blkid -p -s LABEL -o value first second";
+    assert_eq!(sh(&format!("{check}; /sbin/xfs_repair -nf first 2>&1 | grep -c bad || true")), "one\nTWO\n0\n");
+    assert!(fs::metadata(&image).unwrap().blocks() * 512 < 32 << 20);
+
+    // What was there is gone, wherever it lay, and the neighbour is as it was.
+    sh(
+        "qemu-io -f qcow2 -c 'write -q -P 0xab 1M 64K' -c 'write -q -P 0xab 200M 30M' -c 'write -q -P 0xab 400M 1M' d.qcow2",
+    );
+    assert_one_line(&inarch(["disk", "format", &image, "ext4", "-p", "1"]), &["partition 1 holds data", "--force"]);
+    sh("cp second before; mkdir tree; echo text > tree/file");
+    disk(&[
+        "format",
+        &image,
+        "ext4",
+        "-p",
+        "1",
+        "--label",
+        "new",
+        "--from",
+        dir.path().join("tree").to_str().unwrap(),
+        "--force",
+    ]);
+    assert_eq!(sh(&format!("{check}; cmp before second; tr -dc '\\253' < first | wc -c")), "new\nTWO\n0\n");
+    sh("/sbin/e2fsck -fn first >&2");
+    assert_eq!(disk(&["cat", &format!("{image}:1"), "/file"]), "text\n");
+
+    // A new table over an old one: that is not found beside it.
+    assert_one_line(&inarch(["disk", "partition", &image]), &["holds a partition table (gpt)", "--force"]);
+    disk(&["partition", &image, "--table", "mbr", "100M", "--force"]);
+    let told = json(&["list", "--json", &image]);
+    assert_eq!((&told["table"]["kind"], told["partitions"].as_array().unwrap().len()), (&"mbr".into(), 1));
+    assert_eq!(sh("qemu-img convert -O raw d.qcow2 raw; tail -c 1M raw | tr -d '\\0' | wc -c"), "0\n");
+
+    // Not in another file that the image names, and not beside another process.
+    sh("qemu-img create -q -f qcow2 -b d.qcow2 -F qcow2 over.qcow2; sha256sum d.qcow2 over.qcow2 > sums");
+    for words in [&["partition", "--force"][..], &["format", "--force", "ext4"]] {
+        let over = dir.path().join("over.qcow2");
+        let words = [&["disk", words[0], over.to_str().unwrap()], &words[1..]].concat();
+        assert_one_line(&inarch(words), &["over.qcow2", "names another file", "qemu-img convert"]);
+    }
+    let held = fs::File::open(&image).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+    assert_one_line(&inarch(["disk", "partition", &image, "--force"]), &["d.qcow2", "in use"]);
+    sh("sha256sum -c sums >&2; test \"$(ls -A | grep -c inarch)\" = 0");
 }

@@ -35,6 +35,12 @@ pub enum MakeError {
         /// What it is, and what to do.
         what: String,
     },
+    /// It is a qcow2 image that cannot be written to.
+    #[error(transparent)]
+    Qcow2(#[from] crate::run::AttachError),
+    /// It is a qcow2 image that lies on another file, or has its data in one.
+    #[error("{}: it names another file, and is not written to here; 'qemu-img convert -O qcow2' makes an image of it that names none", shown(.0))]
+    NamesFiles(PathBuf),
     /// The image cannot be read, or its table is damaged.
     #[error("{}: {error}", shown(path))]
     Disk {

@@ -3,7 +3,7 @@
 //! 1. The image is opened and locked. What it holds is not overwritten unless that was asked for.
 //! 2. The tool makes the file system in a sparse file beside the image, of the partition's size: many tools know no offsets, and one that fails
 //!    leaves the image as it is.
-//! 3. Room is reserved in the image for its data.
+//! 3. Room is reserved in the image for its data, if it is a raw one.
 //! 4. The partition is cleared, and its data are moved there, its first bytes last. A process that is killed meanwhile leaves a partition that
 //!    holds nothing.
 
@@ -22,9 +22,9 @@ use inarch_source::{Source, parse};
 use inarch_tree::select::Selection;
 
 use super::MakeError;
-use super::image::{RawImage, random_uuid, told};
+use super::image::{Image, random_uuid, told};
 use super::mkfs::{self, Ended, Limits};
-use super::moved::{Extent, copy_extent, each_extent};
+use super::moved::each_extent;
 use super::tools::{Maker, Wish};
 use crate::image::{ImageReport, ImageRequest, make};
 
@@ -90,7 +90,7 @@ pub fn format(request: &FormatRequest) -> Result<Formatted, MakeError> {
         maker.find()?;
         maker.words(&wish)?;
     }
-    let image = RawImage::open(&request.image)?;
+    let image = Image::open(&request.image)?;
     let target = target(&image, request)?;
     let scratch = Scratch::within(image.path.parent().unwrap_or(std::path::Path::new(".")))?;
     let (file, report) = match &request.tree {
@@ -138,7 +138,7 @@ struct Target {
     length: u64,
 }
 
-fn target(image: &RawImage, request: &FormatRequest) -> Result<Target, MakeError> {
+fn target(image: &Image, request: &FormatRequest) -> Result<Target, MakeError> {
     let disk = match &image.disk {
         Ok(disk) => disk,
         Err(error) => {
@@ -205,7 +205,7 @@ pub(super) fn space(file: &File, path: &std::path::Path, maker: &Maker) -> Resul
 }
 
 /// Moves what `made` holds to its place; returns how many bytes that were.
-fn transfer(made: &File, image: &RawImage, target: &Target) -> Result<u64, MakeError> {
+fn transfer(made: &File, image: &Image, target: &Target) -> Result<u64, MakeError> {
     let state = std::cell::Cell::new("is as it was");
     let fail = |error: io::Error| MakeError::Moving {
         path: image.path.clone(),
@@ -214,35 +214,24 @@ fn transfer(made: &File, image: &RawImage, target: &Target) -> Result<u64, MakeE
         state: state.get(),
     };
     let length = made.metadata().map_err(fail)?.len().min(target.length);
-    let place = |extent: Extent| target.start.saturating_add(extent.start);
     let mut stored = 0_u64;
-    let reserved = each_extent(made, length, |extent| {
+    let reserved = each_extent(made, (0, length), |extent| {
         stored = stored.saturating_add(extent.length);
-        image.reserve(place(extent), extent.length)
+        image.reserve(target.start.saturating_add(extent.start), extent.length)
     });
     reserved.map_err(fail)?;
     state.set("holds nothing usable now; format it again");
     // The front first: without it nothing that was there is found again. Its room is taken back at once.
     let front = FRONT.min(target.length);
+    let behind = target.start.saturating_add(front);
     image.clear(target.start, front).map_err(fail)?;
-    let within_front = |extent: Extent| extent.length.min(front.saturating_sub(extent.start));
-    each_extent(made, front.min(length), |extent| image.reserve(place(extent), within_front(extent))).map_err(fail)?;
-    // What lies under data keeps its room until it is overwritten; what lies between is cleared.
-    let mut at = front;
-    let rest = each_extent(made, length, |extent| {
-        let start = extent.start.max(front);
-        let end = extent.start.saturating_add(extent.length);
-        if end <= start {
-            return Ok(());
-        }
-        image.clear(target.start.saturating_add(at), start.saturating_sub(at))?;
-        at = end;
-        let rest = Extent { start, length: end.saturating_sub(start) };
-        copy_extent(made, rest, &image.file, place(rest))
+    let reserved = each_extent(made, (0, front.min(length)), |extent| {
+        image.reserve(target.start.saturating_add(extent.start), extent.length)
     });
-    rest.map_err(fail)?;
-    image.clear(target.start.saturating_add(at), target.length.saturating_sub(at)).map_err(fail)?;
-    let first = each_extent(made, front.min(length), |extent| copy_extent(made, extent, &image.file, place(extent)));
-    first.map_err(fail)?;
+    reserved.map_err(fail)?;
+    image.take_in(made, (front, length.max(front)), behind).map_err(fail)?;
+    let end = target.start.saturating_add(length.max(front));
+    image.clear(end, target.length.saturating_sub(length.max(front))).map_err(fail)?;
+    image.take_in(made, (0, front.min(length)), target.start).map_err(fail)?;
     Ok(stored)
 }

@@ -34,9 +34,13 @@ pub(super) fn next_extent(file: &File, from: u64, end: u64) -> io::Result<Option
     Ok(Some(Extent { start, length: stop.saturating_sub(start) }))
 }
 
-/// Calls `each` for every range with data in the first `end` bytes.
-pub(super) fn each_extent(file: &File, end: u64, mut each: impl FnMut(Extent) -> io::Result<()>) -> io::Result<()> {
-    let mut at = 0;
+/// Calls `each` for every range with data from `start` until `end`.
+pub(super) fn each_extent(
+    file: &File,
+    (start, end): (u64, u64),
+    mut each: impl FnMut(Extent) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = start;
     while let Some(extent) = next_extent(file, at, end)? {
         each(extent)?;
         at = extent.start.saturating_add(extent.length);

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use inarch_disk::TableKind;
@@ -10,7 +9,7 @@ use inarch_disk::table::{self, ALIGNMENT, Placed, Wanted};
 use inarch_lifecycle::PathError;
 
 use super::MakeError;
-use super::image::{RawImage, told};
+use super::image::{Image, told};
 
 /// The most bytes that an MBR can address: 2^32 sectors.
 const MBR_REACH: u64 = 2 << 40;
@@ -56,7 +55,7 @@ pub(crate) fn partition_at(request: &PartitionRequest, places: &[Placed]) -> Res
 }
 
 fn write(request: &PartitionRequest, places: Option<&[Placed]>) -> Result<Partitioned, MakeError> {
-    let image = RawImage::open(&request.image)?;
+    let image = Image::open(&request.image)?;
     if !request.force {
         refuse_what_is_there(&image)?;
     }
@@ -89,7 +88,7 @@ fn write(request: &PartitionRequest, places: Option<&[Placed]>) -> Result<Partit
             let end = end.max(image.size.saturating_sub(ALIGNMENT));
             image.clear(end, image.size.saturating_sub(end))?;
         }
-        planned.pieces.iter().try_for_each(|(at, bytes)| image.file.write_all_at(bytes, *at))
+        planned.pieces.iter().try_for_each(|(at, bytes)| image.write(bytes, *at))
     };
     write().map_err(|error| PathError::new(&request.image, "its partition table is only partly written", error))?;
     Ok(Partitioned { table: kind, parts: planned.parts })
@@ -99,7 +98,7 @@ fn random_failed(error: io::Error) -> PathError {
     PathError::new(Path::new("/dev/urandom"), "cannot read it", error)
 }
 
-fn refuse_what_is_there(image: &RawImage) -> Result<(), MakeError> {
+fn refuse_what_is_there(image: &Image) -> Result<(), MakeError> {
     let what = match &image.disk {
         Ok(disk) => match (&disk.table, &disk.content) {
             (Some(table), _) => format!("a partition table ({})", table.kind.name()),

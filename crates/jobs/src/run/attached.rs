@@ -4,7 +4,10 @@
 //! is never told by its bytes: it is what the user says, or what the file's name says and its bytes confirm.
 
 mod length;
+mod qcow2;
 mod serve;
+
+pub(crate) use qcow2::{Part, Qcow2Image};
 
 use std::fs::File;
 use std::io;

@@ -1,12 +1,12 @@
 //! Makes images longer and shorter. Nobody else writes to them meanwhile, and no bytes are cut off but those that were to be.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
 use inarch_lifecycle::PathError;
 use inarch_vm::image_disk;
 
+use super::qcow2::Qcow2Image;
 use super::{AttachError, AttachedDisk, OpenDisk};
 
 impl AttachedDisk {
@@ -16,7 +16,7 @@ impl AttachedDisk {
         let open = OpenDisk::open(self, with, 1)?;
         let Some(top) = open.chain.first() else { return Ok(()) };
         if top.format == image_disk::ImageFormat::Qcow2 {
-            return Ok(by_qemu(&open, bytes).map_err(fail)?);
+            return Ok(Qcow2Image::lengthen(&open, bytes).map_err(fail)?);
         }
         if top.image.is_device {
             return Err(fail(io::Error::other("a block device has the size that it has")).into());
@@ -41,25 +41,6 @@ impl AttachedDisk {
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(fail)?;
         Ok(())
     }
-}
-
-/// Has qemu-img make a qcow2 image longer.
-fn by_qemu(disk: &OpenDisk, bytes: u64) -> io::Result<()> {
-    // Until it has ended.
-    let (name, _files) = disk.of_machine(false)?.for_tool();
-    let mut command = Command::new("qemu-img");
-    command.args(["resize", "-q", &name, &bytes.to_string()]).current_dir(Path::new("/")).stdin(Stdio::null());
-    let output = command.output().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => io::Error::other("qemu-img is missing: apt-get install qemu-utils"),
-        _ => error,
-    })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    let words = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
-    let words: String = words.trim().chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    Err(io::Error::other(format!("qemu-img: {}", words.trim_start_matches("qemu-img: "))))
 }
 
 #[cfg(test)]
