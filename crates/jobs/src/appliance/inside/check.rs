@@ -161,5 +161,15 @@ pub(super) fn check(volumes: &Mounted, repair: bool, host: &mut Host) -> Result<
 
 fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Host) -> Result<Ended, Failure> {
     let words = words.iter().map(Path::new).chain([device]);
-    tool.run(words, &mut |line| host.note(&format!("  {}", with_name(line, device, name))))
+    let mut skips_journal = false;
+    let ended = tool.run(words, &mut |line| {
+        skips_journal |= line.contains("skipping journal recovery");
+        host.note(&format!("  {}", with_name(line, device, name)));
+    });
+    if skips_journal {
+        host.note(&format!(
+            "{name}: its journal holds changes, as after a power cut; what is wrong above may be right once they are written back (--repair)"
+        ));
+    }
+    ended
 }
