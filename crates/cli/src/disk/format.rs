@@ -8,19 +8,18 @@ use clap::Args;
 use inarch_jobs::make_disk::format::{FormatRequest, Formatted, Tree, format};
 use inarch_jobs::make_disk::tools::{GONE, MAKERS, Maker};
 use inarch_jobs::shown;
-use inarch_jobs::source::Source;
-use inarch_tree::select::Selection;
 use serde_json::json;
 
 use crate::output::{answer, complain};
 use crate::size;
+use crate::source::SourceArguments;
 
 /// Options of `inarch disk format`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   inarch disk format guest.img ext4 --partition 1 --label root
-  inarch disk format guest.img ext4 --partition 2 --from rootfs/
+  inarch disk format guest.img ext4 --partition 2 --from rootfs/ --exclude '*.o'
   inarch disk format guest.img xfs -p 1 -- -m reflink=0
 
 The host's tools make the file system in a sparse file beside the image, and its data are moved to their place. Neither root nor a loop device is
@@ -56,6 +55,10 @@ pub struct FormatArguments {
     /// More options for the tool that makes the file system
     #[arg(last = true, value_name = "OPTION", conflicts_with = "from")]
     pub options: Vec<OsString>,
+
+    /// What to take of the tree.
+    #[command(flatten)]
+    pub filters: SourceArguments,
 }
 
 /// The file system of this name.
@@ -71,9 +74,15 @@ pub fn maker(name: &str) -> Result<&'static Maker, String> {
 
 /// Makes a file system.
 pub fn run(arguments: FormatArguments) -> anyhow::Result<ExitCode> {
-    let FormatArguments { image, maker, partition, label, from, force, json, options } = arguments;
-    let tree = from.map(|from| Source::parse(&from)).transpose()?;
-    let tree = tree.map(|source| Tree { source, selection: Selection::default() });
+    let FormatArguments { image, maker, partition, label, from, force, json, options, filters } = arguments;
+    anyhow::ensure!(
+        from.is_some() || filters.is_all(),
+        "options for what is taken need a tree to take it from: --from SRC"
+    );
+    let tree = match from {
+        Some(from) => Some(Tree { source: filters.disk.source(&from)?, selection: filters.reproducible_selection()? }),
+        None => None,
+    };
     let request = FormatRequest { image: image.clone(), partition, maker, label, options, tree, force };
     let Formatted { size, stored, space, tree } = format(&request)?;
     if let Some(space) = space.filter(|space| space.covered < size - size / 100) {

@@ -317,6 +317,18 @@ fn a_tree_is_put_into_a_partition() {
         /sbin/debugfs -R 'cat hello' part; /sbin/debugfs -R 'dump large large' part";
     assert_eq!(host("sh", &["-ec", script], dir.path()), "world");
     assert_eq!(fs::read(dir.path().join("large")).unwrap(), vec![7; 3 << 20]);
+    // A part of it.
+    let words =
+        ["format", &image, "ext4", "-p", "1", "--from", from, "--force", "--exclude", "large", "--owner", "7:8"];
+    disk(&words);
+    let script =
+        "dd if=disk.img of=part bs=1M skip=1 count=600 conv=sparse status=none; /sbin/debugfs -R 'ls -l /' part";
+    let listed = host("sh", &["-ec", script], dir.path());
+    let hello =
+        listed.lines().find(|line| line.ends_with(" hello")).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert!(hello.is_some_and(|words| words[3..5] == ["7", "8"]) && !listed.contains("large"), "{listed}");
+    let alone = inarch(["disk", "format", &image, "ext4", "-p", "1", "--force", "--exclude", "large"]);
+    assert_one_line(&alone, &["--from SRC"]);
     // A tree that does not fit.
     let before = fs::metadata(&image).unwrap().modified().unwrap();
     disk(&["create", "--force", &format!("{image}.small"), "2M"]);
