@@ -221,6 +221,25 @@ fn what_is_interrupted_or_has_no_room_leaves_the_file_as_it_was() {
 }
 
 #[test]
+fn the_log_of_an_xfs_is_written_back_before_it_is_repaired() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: the_log_of_an_xfs_is_written_back_before_it_is_repaired: only root mounts an image");
+    }
+    let dir = scratch();
+    let dir = dir.path();
+    // What was synced is in the log alone when the file system goes down.
+    done(
+        dir,
+        "truncate -s 320M img; mkfs.xfs -q img; mkdir m; mount -o loop img m; trap 'umount m 2>/dev/null || :' EXIT
+        for i in $(seq 100); do : > m/f$i; done; xfs_io -x -c 'shutdown -f' m; umount m",
+    );
+    let repaired = sh(dir, "i disk fsck --repair img");
+    assert_status(&repaired, 1);
+    assert!(stderr(&repaired).contains("/dev/sda: its log is written back"), "{}", stderr(&repaired));
+    assert_eq!(done(dir, "i disk ls img | wc -l; xfs_repair -n -f img >said 2>&1; ! grep ALERT said"), "100\n");
+}
+
+#[test]
 fn an_interrupted_copy_leaves_whole_files_and_a_clean_file_system() {
     let dir = scratch();
     let dir = dir.path();

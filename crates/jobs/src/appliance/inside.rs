@@ -137,7 +137,10 @@ impl Work {
             Ask::Symlink { target, path } => files::symlink(self.mounted()?, &target.0, &path.0).map(nothing),
             Ask::Change { path, mode, owner } => files::change(self.mounted()?, &path.0, mode, owner).map(nothing),
             Ask::Sync => self.mounted()?.sync().map(nothing),
-            Ask::Check { repair } => check::check(self.volumes()?, repair, host),
+            Ask::Check { repair } => {
+                let attached = self.attached.as_ref().map_or(&[][..], |(attach, _)| &attach.volumes);
+                check::check(self.volumes()?, attached, repair, host)
+            }
             Ask::Resize(wanted) => {
                 let volumes = self.volumes()?;
                 let volume = self.attached.as_ref().and_then(|(attach, _)| attach.volumes.first());

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::Host;
+use super::devices::load_driver;
 use super::failure::Failure;
 use super::mounts::Mounted;
 use super::tools::{Ended, Tool, with_name};
-use crate::appliance::wire::Found;
+use crate::appliance::wire::{AttachedVolume, Found};
 
 /// What a tool says by its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +132,16 @@ const CHECKERS: [Checker; 10] = [
     },
 ];
 
-/// Checks every volume.
-pub(super) fn check(volumes: &Mounted, repair: bool, host: &mut Host) -> Result<Found, Failure> {
+/// The status of xfs_repair (xfs_repair(8)) where the log has changes that are not written back: it does not read them.
+const DIRTY_LOG: i32 = 2;
+
+/// Checks every volume of those that are attached.
+pub(super) fn check(
+    volumes: &Mounted,
+    attached: &[AttachedVolume],
+    repair: bool,
+    host: &mut Host,
+) -> Result<Found, Failure> {
     let mut found = Found::default();
     for (name, device, format) in &volumes.devices {
         let checker = CHECKERS.iter().find(|checker| checker.formats.contains(&&**format));
@@ -145,7 +154,19 @@ pub(super) fn check(volumes: &Mounted, repair: bool, host: &mut Host) -> Result<
             (true, Err(why)) => return Err(Failure::new(format!("{name}: {why}"))),
         };
         host.note(&format!("{name}: {} {}", checker.tool.program, words.join(" ")));
-        let ended = run(checker.tool, words, (device, name), host)?;
+        let mut ended = run(checker.tool, words, (device, name), host)?;
+        if let ("xfs", true, DIRTY_LOG, Some(volume)) =
+            (&**format, repair, ended.status, attached.iter().find(|volume| volume.name == *name))
+        {
+            match replay(volume, device) {
+                Ok(()) => {
+                    host.note(&format!("{name}: its log is written back, by mounting it"));
+                    found.was = true;
+                }
+                Err(failure) => host.note(&format!("{name}: its log cannot be written back: {}", failure.text)),
+            }
+            ended = run(checker.tool, words, (device, name), host)?;
+        }
         match checker.statuses[usize::from(repair)].verdict(ended.status) {
             Verdict::Clean => {}
             Verdict::Corrected => found.was = true,
@@ -157,6 +178,14 @@ pub(super) fn check(volumes: &Mounted, repair: bool, host: &mut Host) -> Result<
         }
     }
     Ok(found)
+}
+
+/// Has the kernel write back what is in an XFS's log.
+fn replay(volume: &AttachedVolume, device: &Path) -> Result<(), Failure> {
+    load_driver("xfs")?;
+    let mut mounted = Mounted::new(&[]);
+    mounted.mount(volume, device, "xfs", false)?;
+    mounted.unmount()
 }
 
 fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Host) -> Result<Ended, Failure> {
