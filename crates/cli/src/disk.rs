@@ -107,7 +107,7 @@ pub enum DiskCommand {
     Partition(partition::PartitionArguments),
 
     /// Make a file system on a partition of a disk image, or put a tree there
-    Format(format::FormatArguments),
+    Format(Box<format::FormatArguments>),
 
     /// Compare the tools that make file systems, over sizes of disks
     CompareMkfs(compare::CompareArguments),
@@ -171,7 +171,7 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
         DiskCommand::Reg(arguments) => registry::run(&arguments),
         DiskCommand::Create(arguments) => create::run(arguments),
         DiskCommand::Partition(arguments) => partition::run(arguments),
-        DiskCommand::Format(arguments) => format::run(arguments),
+        DiskCommand::Format(arguments) => format::run(*arguments),
         DiskCommand::CompareMkfs(arguments) => compare::run(arguments),
     }
 }
