@@ -379,6 +379,36 @@ fn a_mount_fetches_what_is_read() {
     drop(mounted);
 }
 
+/// Any machine reads a published tree: its disk begins before its bytes have arrived.
+#[test]
+fn a_served_disk_fetches_what_is_read() {
+    let scene = Scene::new();
+    let from = scene.files("tree", 0..200);
+    scene.good("one", &["push", &from, &format!("file://{}", scene.at("trees").display())]);
+    let web = Web::of(&scene.at("trees"));
+    let (socket, lines) = (scene.at("socket"), scene.at("lines"));
+    let mut serve = scene.command("two", &["serve", "nbd", &web.url, "--socket", socket.to_str().unwrap()]);
+    let serve = serve.stdout(Stdio::null()).stderr(fs::File::create(&lines).unwrap()).spawn().unwrap();
+    // Nothing is mounted there: the value ends the server.
+    let served = Mounted(scene.at("none"), serve);
+    assert!(within(LONG, || socket.exists()), "{}", fs::read_to_string(&lines).unwrap());
+    let disk = format!("nbd+unix:///?socket={}", socket.display());
+    let told = host("nbdinfo", &["--size", &disk], scene.place.path());
+    assert!(told.trim().parse::<u64>().is_ok_and(|size| size > 0), "{told}");
+    let sent = web.take_sent();
+    assert!(sent < 1_000_000, "{sent}");
+    // What was fetched wrong is an error for the reader, and a line names the file.
+    web.fail(Fault::Wrong, "packs");
+    let copy = || Command::new("nbdcopy").args([&disk, "copy"]).current_dir(scene.place.path()).output().unwrap();
+    assert!(!copy().status.success());
+    assert!(within(LONG, || fs::read_to_string(&lines).unwrap().contains("below/")));
+    web.fail(Fault::None, "");
+    assert_status(&copy(), 0);
+    drop(served);
+    scene.good("two", &["disk", "cp", scene.at("copy").to_str().unwrap(), "/", scene.at("out").to_str().unwrap()]);
+    host("sh", &["-ec", "/sbin/e2fsck -fn copy >&2; diff -r -x lost+found tree out"], scene.place.path());
+}
+
 /// The kernel takes the bytes, and later learns that the disk does not.
 #[test]
 fn what_the_disk_loses_is_fetched_again() {
