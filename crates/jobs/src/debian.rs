@@ -65,6 +65,13 @@ pub enum DebianEvent {
         /// The guest's architecture.
         arch: Arch,
     },
+    /// It has configured some, which it tells now and then.
+    Configured {
+        /// How many.
+        done: usize,
+        /// Of how many.
+        packages: usize,
+    },
 }
 
 impl fmt::Display for DebianEvent {
@@ -74,6 +81,7 @@ impl fmt::Display for DebianEvent {
             DebianEvent::Configuring { packages, arch } => {
                 write!(f, "a guest configures {packages} packages for {arch}, once; this takes a minute or two")
             }
+            DebianEvent::Configured { done, packages } => write!(f, "{done} of {packages} packages are configured"),
         }
     }
 }

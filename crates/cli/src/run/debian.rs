@@ -1,12 +1,14 @@
 //! `debian:SUITE` in the options of a run: what it means is made, and its path takes its place. So is what else of Debian a guest
 //! of another architecture needs.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use inarch_jobs::debian::{self, Debian, DebianError, firmware, kernel, root};
+use inarch_jobs::debian::{self, Debian, DebianError, DebianEvent, firmware, kernel, root};
 use inarch_jobs::run::Vmm;
 use inarch_jobs::{Events, shown};
 use inarch_vm::Arch;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::arguments::RunArguments;
 use crate::output::complain;
@@ -16,10 +18,15 @@ use crate::output::complain;
 pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
     let arch = arguments.machine.arch;
     let is_quiet = arguments.quiet;
-    let events = Events::new(move |event| {
-        if !is_quiet {
-            complain(event);
+    let bar = bar(is_quiet);
+    let shown_bar = bar.clone();
+    let events = Events::new(move |event| match event {
+        DebianEvent::Configured { done, packages } => {
+            shown_bar.set_length(packages as u64);
+            shown_bar.set_position(done as u64);
         }
+        event if !is_quiet => complain(event),
+        _ => {}
     });
     let named =
         |text: Option<&str>| text.and_then(|text| text.strip_prefix("debian:")).map(str::parse::<Debian>).transpose();
@@ -55,11 +62,25 @@ pub fn prepare(arguments: &mut RunArguments) -> anyhow::Result<()> {
             firmware: arguments.machine.firmware.clone(),
         };
         let path =
-            if arguments.dry_run { root::cached(&wanted, arch) } else { root::make(&wanted, arch, booting, &events) }?;
+            if arguments.dry_run { root::cached(&wanted, arch) } else { root::make(&wanted, arch, booting, &events) };
+        bar.finish_and_clear();
+        let path = path?;
         if arguments.verbose {
             complain(format_args!("the guest's root is {}", shown(&path)));
         }
         arguments.root = path.into();
     }
     Ok(())
+}
+
+/// How far the guest is that configures packages: on a terminal only.
+fn bar(is_quiet: bool) -> ProgressBar {
+    if is_quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template("configuring {wide_bar} {pos} of {len} packages, {elapsed}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }

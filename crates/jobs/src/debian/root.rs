@@ -3,6 +3,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use inarch_lifecycle::Events;
 use inarch_lifecycle::PathError;
@@ -18,6 +21,9 @@ use crate::run::{Outcome, Root, RunRequest, Streams, start};
 
 const BY_HAND: &str =
     "give a root with --root: a directory, an archive or an image (debootstrap and mmdebstrap make some)";
+
+/// How often what the guest says is looked at.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The packages of every root: as debootstrap's variant `minbase`.
 const ALWAYS: [&str; 4] = ["?essential", "?priority(required)", "apt", "debian-archive-keyring"];
@@ -76,8 +82,10 @@ pub fn make(
         ];
         stage::write(&debs, &more, &archive)?;
         debs.iter().for_each(|deb| drop(fs::remove_file(deb)));
-        events.emit(DebianEvent::Configuring { packages: debs.len(), arch });
-        configure(&what, arch, booting, &archive, scratch.path(), path)
+        let packages = debs.len();
+        events.emit(DebianEvent::Configuring { packages, arch });
+        let configured = |done| events.emit(DebianEvent::Configured { done, packages });
+        configure(&what, arch, booting, &archive, scratch.path(), path, &configured)
     })
 }
 
@@ -91,7 +99,13 @@ pub fn cached(debian: &Debian, arch: Arch) -> Result<PathBuf, DebianError> {
     if path.exists() { Ok(path) } else { Err(missing()) }
 }
 
-/// Has a guest over the files of `archive` configure its packages; gives what it sends back the name `path`.
+/// The packages that dpkg has told to be configured, or to be so at once.
+fn count_configured(log: &[u8]) -> usize {
+    log.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"Setting up ")).count()
+}
+
+/// Has a guest over the files of `archive` configure its packages; gives what it sends back the name `path`. `configured` hears now and then how many are
+/// configured.
 fn configure(
     what: &str,
     arch: Arch,
@@ -99,6 +113,7 @@ fn configure(
     archive: &Path,
     scratch: &Path,
     path: &Path,
+    configured: &(dyn Fn(usize) + Sync),
 ) -> Result<(), DebianError> {
     let new = NewFile::create(path, || {})?;
     let log = scratch.join("log");
@@ -119,7 +134,19 @@ fn configure(
         overlay_dir: scratch.to_owned(),
         ..RunRequest::new(command, streams)
     };
-    let report = start(request, Events::ignored()).map_err(Box::new).map_err(DebianError::Run)?.wait();
+    let run = start(request, Events::ignored()).map_err(Box::new).map_err(DebianError::Run)?;
+    let report = thread::scope(|scope| {
+        let (ended, end) = mpsc::channel::<()>();
+        let log = &log;
+        scope.spawn(move || {
+            while end.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                configured(count_configured(&fs::read(log).unwrap_or_default()));
+            }
+        });
+        let report = run.wait();
+        drop(ended);
+        report
+    });
     let last_words = || {
         let text = fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
