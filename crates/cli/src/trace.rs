@@ -18,7 +18,8 @@ use std::thread;
 use anyhow::anyhow;
 use clap::Args;
 use inarch_jobs::trace::{
-    self, Compared, Expectations, Ignored, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest,
+    self, Compared, Dependencies, Expectations, Ignored, RecordLevel, TraceEvent, TraceHandle, TraceReport,
+    TraceRequest,
 };
 use inarch_jobs::{Events, WholeFile, shown};
 use rustix::process::{Signal, getpid, kill_process};
@@ -28,7 +29,7 @@ use crate::output::complain;
 use crate::sandbox::SandboxArgument;
 use stored::StoredCommand;
 pub use written::write_lines;
-use written::{DEPFILE, JSON, not_written, write, written_again};
+use written::{DEPFILE, JSON, write, written_again};
 
 /// Options of `inarch trace`.
 #[derive(Args, Debug)]
@@ -150,10 +151,19 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         ),
         ("what is expected", expect.as_ref().map(std::fs::read).transpose()?.unwrap_or_default()),
     ];
+    for (option, path) in [("-o", &depfile), ("--json", &json)] {
+        let is_dash = path.as_ref().is_some_and(|path| path == Path::new("-"));
+        anyhow::ensure!(
+            !is_dash,
+            "{option} -: standard output is the command's; name a file (./- for one of that name)"
+        );
+    }
+    anyhow::ensure!(own.len() < 2 || own[0] != own[1], "{}: -o and --json need a file each", shown(&own[0]));
     // What cannot be written is known before the command has run.
     let open = |path: &PathBuf| WholeFile::create(path);
-    let depfile = depfile.as_ref().map(open).transpose()?;
-    let json = json.as_ref().map(open).transpose()?;
+    let (depfile_path, json_path) = (depfile, json);
+    let depfile = depfile_path.as_ref().map(open).transpose()?;
+    let json = json_path.as_ref().map(open).transpose()?;
     let outside = outside.iter().map(|path| {
         let place = path.canonicalize().map_err(|error| anyhow!("--outside {}: {error}", shown(path)))?;
         let is_all = place == Path::new("/");
@@ -215,13 +225,20 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     }
     let (mut files, is_kept) = (Vec::new(), running.is_some());
     // A command that failed may not have come to all that it needs: what is known of the last success holds.
-    if let Some(file) = depfile.filter(|_| report.status.success()) {
-        let content = write(file, is_kept, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
-            .map_err(|error| anyhow!("the dependency file: {error}"))?;
+    if let Some((file, path)) = depfile.zip(depfile_path).filter(|_| report.status.success()) {
+        let output = trace::standard_output();
+        let dependencies =
+            Dependencies::of(&report.touched, &report.inherited, target.as_deref(), output.as_deref(), &base);
+        if dependencies.has_no_target() {
+            complain(format_args!("{}: no target, as the command made nothing; --target PATH names one", shown(&path)));
+        }
+        let content = write(file, is_kept, |out| trace::depfile(&dependencies, out))
+            .map_err(|error| anyhow!("{}: {error}", shown(&path)))?;
         files.push((DEPFILE, content));
     }
-    if let Some(file) = json {
-        let content = write(file, is_kept, |out| trace::lines(&report, hash, out)).map_err(not_written)?;
+    if let Some((file, path)) = json.zip(json_path) {
+        let content = write(file, is_kept, |out| trace::lines(&report, hash, out))
+            .map_err(|error| anyhow!("{}: {error}", shown(&path)))?;
         files.push((JSON, content));
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));

@@ -40,8 +40,8 @@ use inarch_lifecycle::shown;
 
 pub use capture::{Capture, Captured, NewCapture, Stream, Streams, is_joint};
 pub use compare::{Mismatch, MismatchKind};
-pub use depfile::depfile;
-pub use descriptors::Inherited;
+pub use depfile::{Dependencies, depfile};
+pub use descriptors::{Inherited, standard_output};
 pub use difference::{Difference, differences};
 pub use globs::{Compared, Expectations, GlobError, Ignored};
 pub use handle::{TraceEvent, TraceHandle, start, start_with};

@@ -13,7 +13,7 @@ pub fn write_lines(report: &TraceReport, digests: bool, file: WholeFile) -> anyh
     write(file, false, |out| trace::lines(report, digests, out)).map(drop).map_err(not_written)
 }
 
-pub fn not_written(error: anyhow::Error) -> anyhow::Error {
+fn not_written(error: anyhow::Error) -> anyhow::Error {
     anyhow!("the trace: {error}")
 }
 

@@ -464,3 +464,34 @@ for turn in range(int(sys.argv[1])):
         assert!(many[kind] < few[kind] + 100, "{few:?} {many:?}");
     }
 }
+
+/// A FUSE file system whose server has stopped, or a network's that is not there: only a command that uses it waits for it.
+#[test]
+fn a_mount_that_does_not_answer_is_not_waited_for() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: a_mount_that_does_not_answer_is_not_waited_for: only root mounts without fusermount3"
+        );
+    }
+    let dir = scratch();
+    let server = "
+import ctypes, os, time
+device = os.open('/dev/fuse', os.O_RDWR)
+options = b'fd=%d,rootmode=40000,user_id=0,group_id=0' % device
+assert ctypes.CDLL(None).mount(b'silent', b'silent', b'fuse', 6, options) == 0
+open('mounted', 'w').close()
+time.sleep(600)";
+    fs::write(dir.path().join("server.py"), server).unwrap();
+    let script = format!(
+        "mkdir silent; python3 server.py & server=$!
+        while [ ! -e mounted ]; do sleep 0.1; done
+        for options in -q '-q --outside silent' '-q --by-process --json t.json' '-q --verify' '-q --skip-if-unchanged state'; do
+            timeout -s KILL {} {INARCH} trace $options -- sh -c 'echo done'
+        done
+        kill -9 $server; umount -l silent",
+        LONG.as_secs()
+    );
+    let words = ["--mount", "sh", "-c", &script];
+    let output = Command::new("unshare").args(words).current_dir(dir.path()).env("PATH", programs()).output().unwrap();
+    assert_eq!((stdout(&output), stderr(&output)), ("done\n".repeat(5), String::new()));
+}

@@ -432,3 +432,42 @@ fn a_command_that_fails_leaves_the_dependencies_as_they_were() {
     };
     assert_eq!(uses("b"), Some(json!(["absent"])));
 }
+
+/// What a shell opens for a command, its standard input and output, is part of what make has to know.
+#[test]
+fn what_is_redirected_counts() {
+    let dir = scratch();
+    let make = format!(
+        "given: ; {INARCH} trace -q -o $@.d -- cat < data > $@\nread: ; {INARCH} trace -q -o $@.d -- cat data > $@\n\
+         made: ; {INARCH} trace -q -o $@.d -- cp data $@ > log\n-include given.d read.d made.d\n"
+    );
+    fs::write(dir.path().join("Makefile"), make).unwrap();
+    fs::write(dir.path().join("data"), "one").unwrap();
+    let targets = ["-s", "given", "read", "made"];
+    assert_status(&output("make", &targets, dir.path()), 0);
+    for target in &targets[1..] {
+        let text = fs::read_to_string(dir.path().join(format!("{target}.d"))).unwrap();
+        assert!(text.starts_with(&format!("{target}: ")) && text.contains("\ndata:\n"), "{text}");
+    }
+    let question = [&["-q"], &targets[1..]].concat();
+    assert_status(&output("make", &question, dir.path()), 0);
+    fs::write(dir.path().join("data"), "two").unwrap();
+    set_time(&dir.path().join("data"), FUTURE);
+    assert_status(&output("make", &question, dir.path()), 1);
+    assert_status(&output("make", &targets, dir.path()), 0);
+    for target in &targets[1..] {
+        assert_eq!(fs::read(dir.path().join(target)).unwrap(), b"two", "{target}");
+    }
+    // Nothing is made, and make would depend on nothing.
+    let nothing = trace(&["-q", "-o", "x.d", "--", "true"], dir.path());
+    assert_one_line_with_success(&nothing, "x.d: no target");
+    for words in [&["-o", "-", "true"][..], &["-o", "x", "--json", "./x", "true"]] {
+        assert_status(&trace(words, dir.path()), 125);
+    }
+}
+
+fn assert_one_line_with_success(output: &Output, part: &str) {
+    assert_status(output, 0);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.lines().count() == 1 && told.contains(part), "{told}");
+}

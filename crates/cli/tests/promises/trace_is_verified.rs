@@ -342,3 +342,16 @@ fn a_stopped_verification_claims_nothing() {
     );
     assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
 }
+
+/// Ctrl-C ends it: the command is not started once more.
+#[test]
+fn an_interrupted_command_is_not_run_again() {
+    for end in ["kill -INT $$", "exit 130"] {
+        let dir = scratch();
+        fs::create_dir(dir.path().join("past")).unwrap();
+        let script = format!("echo run >> past/runs; echo x > part; {end}");
+        let output = verify_script(dir.path(), &["--outside", "past"], &script);
+        assert_eq!(said(&output, dir.path()), ["not verified: the trace was stopped"]);
+        assert_eq!(fs::read_to_string(dir.path().join("past/runs")).unwrap(), "run\n", "{end}");
+    }
+}

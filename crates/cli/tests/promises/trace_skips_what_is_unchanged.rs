@@ -535,3 +535,24 @@ fn a_configure_script_is_skipped() {
     scene.runs_for(run(), "Makefile.in (content)");
     scene.is_skipped(run());
 }
+
+/// The kernel writes to the file by itself, so that the trace does not see the write that fails.
+#[test]
+fn a_run_that_filled_a_disk_is_not_remembered() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: a_run_that_filled_a_disk_is_not_remembered: only root mounts a small disk");
+    }
+    let scene = Scene::new("mkdir small", "head -c 1000000 /dev/zero 2>/dev/null > small/large; true");
+    let script = format!(
+        "mount -t tmpfs -o size=200k none small
+        run() {{ {INARCH} trace --outside count --skip-if-unchanged state -- \"$@\"; }}
+        run \"$@\"; mount -o remount,size=10m small; run \"$@\"; rm small/large; run \"$@\"; wc -c < small/large"
+    );
+    let words = ["--mount", "sh", "-ec", &script, "script"];
+    let mut command = Command::new("unshare");
+    command.args(words).args(&scene.command).current_dir(scene.dir.path()).env("PATH", programs());
+    let (output, _) = scene.ran(command);
+    assert_status(&output, 0);
+    assert_eq!((stdout(&output).trim(), scene.runs()), ("1000000", 2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("small/large: there is no room left"), "{}", stderr(&output));
+}

@@ -9,30 +9,58 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::Inherited;
 use super::touched::{Change, Touched};
 
-/// Writes a rule: `target`, or without one all files that were made or written, depends on all files whose content was used.
-/// Each of these gets a rule without prerequisites, too, so that make goes on when one is removed. Paths at or beneath `base`
-/// are relative to it.
+/// The targets of a rule, and what they depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependencies {
+    targets: Vec<PathBuf>,
+    inputs: Vec<PathBuf>,
+}
+
+impl Dependencies {
+    /// `target`, or without one all files that were made or written, or without those `output`, the file that standard output went to, depend on all
+    /// files whose content was used, and on those that the command had open for reading from its start. Paths at or beneath `base` are relative to it.
+    pub fn of(
+        touched: &Touched,
+        inherited: &[Inherited],
+        target: Option<&Path>,
+        output: Option<&Path>,
+        base: &Path,
+    ) -> Dependencies {
+        let named = |path: &Path| path.strip_prefix(base).map_or_else(|_| path.to_owned(), Path::to_owned);
+        let made = |change| matches!(change, Change::Made | Change::Written);
+        let targets: Vec<PathBuf> = match target {
+            Some(target) => vec![target.to_owned()],
+            None => {
+                let made = touched.outputs().filter(|output| made(output.change) && !output.is_directory);
+                let made: Vec<PathBuf> = made.map(|output| named(output.path)).collect();
+                // The log of a whole build is no target of the commands that make something.
+                if made.is_empty() { output.into_iter().map(named).collect() } else { made }
+            }
+        };
+        // A target that was read before it was written is none of its own prerequisites.
+        let places: HashSet<PathBuf> = targets.iter().map(|target| base.join(target)).collect();
+        let used = touched.inputs().filter(super::Input::is_content).map(|input| input.path);
+        let open = inherited.iter().filter(|one| one.is_input).map(|one| &*one.path);
+        let mut seen = HashSet::new();
+        let inputs = used.chain(open).filter(|path| !places.contains(*path) && seen.insert(*path)).map(named).collect();
+        Dependencies { targets, inputs }
+    }
+
+    /// Whether there is nothing that depends on anything.
+    pub fn has_no_target(&self) -> bool {
+        self.targets.is_empty()
+    }
+}
+
+/// Writes them as a rule. Each prerequisite gets a rule without prerequisites, too, so that make goes on when one is removed.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn depfile(touched: &Touched, target: Option<&Path>, base: &Path, out: &mut dyn Write) -> io::Result<()> {
-    let named = |path: &Path| path.strip_prefix(base).map_or_else(|_| path.to_owned(), Path::to_owned);
-    let made = |change| matches!(change, Change::Made | Change::Written);
-    let targets: Vec<PathBuf> = match target {
-        Some(target) => vec![target.to_owned()],
-        None => touched
-            .outputs()
-            .filter(|output| made(output.change) && !output.is_directory)
-            .map(|output| named(output.path))
-            .collect(),
-    };
-    // A target that was read before it was written is none of its own prerequisites.
-    let places: HashSet<PathBuf> = targets.iter().map(|target| base.join(target)).collect();
-    let inputs = touched.inputs().filter(super::Input::is_content).map(|input| named(input.path));
-    let inputs: Vec<PathBuf> = inputs.filter(|path| !places.contains(&base.join(path))).collect();
-    rules(&targets, inputs, out)
+pub fn depfile(dependencies: &Dependencies, out: &mut dyn Write) -> io::Result<()> {
+    rules(&dependencies.targets, dependencies.inputs.clone(), out)
 }
 
 fn rules(targets: &[PathBuf], mut inputs: Vec<PathBuf>, out: &mut dyn Write) -> io::Result<()> {

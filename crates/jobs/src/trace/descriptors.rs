@@ -12,6 +12,8 @@ pub struct Inherited {
     pub descriptor: u32,
     /// The file's path.
     pub path: PathBuf,
+    /// Whether it is a regular file that is open for reading alone.
+    pub is_input: bool,
 }
 
 /// Those of this process that a command would inherit, by number. A file without a name is none, and neither is one at or beneath
@@ -25,23 +27,47 @@ pub(super) fn inherited(outside: &[PathBuf]) -> io::Result<Vec<Inherited>> {
         let number = entry?.file_name();
         let Some(descriptor) = number.to_str().and_then(|number| number.parse().ok()) else { continue };
         // One that was closed meanwhile was none of the command's.
-        let Some(path) = file_behind(descriptor) else { continue };
-        if !outside.iter().any(|outside| path.starts_with(outside)) {
-            found.push(Inherited { descriptor, path });
+        let Some(inherited) = behind(descriptor).and_then(Behind::inherited) else { continue };
+        if !outside.iter().any(|outside| inherited.path.starts_with(outside)) {
+            found.push(inherited);
         }
     }
     found.sort_by_key(|inherited| inherited.descriptor);
     Ok(found)
 }
 
-/// The file or directory that a descriptor leads to, if a command inherits it.
-fn file_behind(descriptor: u32) -> Option<PathBuf> {
+/// The regular file that is this process's standard output, if it has a name.
+pub fn standard_output() -> Option<PathBuf> {
+    behind(1)
+        .filter(|behind| !behind.is_directory && behind.flags & libc::O_ACCMODE != libc::O_RDONLY)
+        .map(|behind| behind.path)
+}
+
+/// The file or directory that a descriptor leads to.
+struct Behind {
+    descriptor: u32,
+    path: PathBuf,
+    is_directory: bool,
+    flags: i32,
+}
+
+impl Behind {
+    /// The same, if a command inherits it.
+    fn inherited(self) -> Option<Inherited> {
+        let Behind { descriptor, path, is_directory, flags } = self;
+        let is_input = !is_directory && flags & libc::O_ACCMODE == libc::O_RDONLY;
+        (flags & libc::O_CLOEXEC == 0).then_some(Inherited { descriptor, path, is_input })
+    }
+}
+
+fn behind(descriptor: u32) -> Option<Behind> {
     let link = format!("/proc/self/fd/{descriptor}");
     let path = fs::read_link(&link).ok()?;
     let there = fs::metadata(&link).ok()?;
     let flags = flags(&fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?)?;
     let has_name = there.nlink() > 0 && is_same(&path, &there);
-    (has_name && (there.is_file() || there.is_dir()) && flags & libc::O_CLOEXEC == 0).then_some(path)
+    let is_kind = there.is_file() || there.is_dir();
+    (has_name && is_kind).then(|| Behind { descriptor, path, is_directory: there.is_dir(), flags })
 }
 
 /// Pipes and files without a name have a text in place of a path.
@@ -84,7 +110,8 @@ mod tests {
                 |one: &Inherited| numbers.contains(&one.descriptor) || one.descriptor == pipe.0.as_raw_fd() as u32;
             found.filter(ours).collect::<Vec<_>>()
         };
-        assert_eq!(of_ours(&[]), [Inherited { descriptor: kept.as_raw_fd() as u32, path: at("kept") }]);
+        let expected = Inherited { descriptor: kept.as_raw_fd() as u32, path: at("kept"), is_input: false };
+        assert_eq!(of_ours(&[]), [expected]);
         assert_eq!(of_ours(&[at("")]), []);
     }
 

@@ -160,7 +160,7 @@ pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Re
     for path in &report.outside {
         line(out, &OutsideLine { outside: Bytes::path(path), descriptor: None })?;
     }
-    for super::Inherited { descriptor, path } in &report.inherited {
+    for super::Inherited { descriptor, path, .. } in &report.inherited {
         line(out, &OutsideLine { outside: Bytes::path(path), descriptor: Some(*descriptor) })?;
     }
     line(out, &End { end: true })

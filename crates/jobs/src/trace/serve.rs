@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::capture::Streams;
@@ -32,7 +33,7 @@ use super::handle::{Current, Duty, TraceEvent, handle_of};
 use super::processes::{Observer, TracedProcess};
 use super::statistics::{Calls, Statistics, calls, processor_time, requests};
 use super::touched::{Gathering, Touched, listed};
-use super::verify::{InputFile, Trial};
+use super::verify::{InputFile, Trial, Verification};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::mount::PASSTHROUGH_FROM;
@@ -50,7 +51,7 @@ pub(super) fn trace(
     duty: &Duty,
 ) -> Result<TraceReport, TraceError> {
     let root = Path::new("/");
-    let layer = host(false)?;
+    let host = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
     let Streams { input, output, errors } = streams;
     let has_input = input.is_some();
@@ -60,13 +61,22 @@ pub(super) fn trace(
         duty.is_ready(());
     };
     let input = if has_input { None } else { InputFile::of_this_process() };
-    let mut report = run_in_view(request, layer, confinement, given, duty, started)?;
+    let mut report = run_in_view(request, (Arc::clone(&host) as _, &host), confinement, given, duty, started)?;
     report.touched.find_renamed(&mut listed);
     if request.verify {
-        report.verification = Some(Trial { request, first: &report, input, limit, current, duty }.verify());
+        let trial = Trial { request, first: &report, input, limit, current, duty };
+        report.verification =
+            Some(if was_interrupted(report.status) { Ok(Verification::Stopped) } else { trial.verify() });
     }
     report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
     Ok(report)
+}
+
+/// Whether the command was ended by someone at its terminal, or by a program that ends others; a shell says so by a status.
+fn was_interrupted(status: ExitStatus) -> bool {
+    let interrupts = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
+    let signal = status.signal().or(status.code().and_then(|code| code.checked_sub(128)));
+    signal.is_some_and(|signal| interrupts.contains(&signal))
 }
 
 /// This machine's files, for a view.
@@ -79,7 +89,10 @@ pub(super) fn host(read_only: bool) -> Result<Arc<HostDirectory>, TraceError> {
         ..HostOptions::default()
     };
     let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
-    Ok(Arc::new(HostDirectory::new(Path::new("/"), options).map_err(fail)?))
+    let host = HostDirectory::new(Path::new("/"), options).map_err(fail)?;
+    // Until the view is made: its mounts are placed at those of this machine, of which one may not answer.
+    host.leave_servers_alone(true);
+    Ok(Arc::new(host))
 }
 
 /// What a command gets from its starter: standard streams, by default those of this process, and the soft limit of
@@ -97,11 +110,11 @@ pub(super) fn outside_of(request: &TraceRequest) -> Vec<PathBuf> {
     outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect())
 }
 
-/// Runs the command with `layer` as its root directory, and records what it does there, ignored paths included. `confinement`
+/// Runs the command with `layer`, which is over `host`, as its root directory, and records what it does there, ignored paths included. `confinement`
 /// is that of the threads that serve it. Calls `started` with a pidfd of the command. It dies with this thread.
 pub(super) fn run_in_view(
     request: &TraceRequest,
-    layer: Arc<dyn FileSystem>,
+    (layer, host): (Arc<dyn FileSystem>, &HostDirectory),
     confinement: Confinement,
     given: Given,
     duty: &Duty,
@@ -131,7 +144,8 @@ pub(super) fn run_in_view(
     let handle = handle_of(&child).map_err(setup("a pidfd"))?;
     // While it starts.
     let served = Served::start(device, request, layer, confinement);
-    let entered = served.and_then(|served| Ok((view.enter(&listener, &child, &handle, &served.recording)?, served)));
+    let entered =
+        served.and_then(|served| Ok((view.enter(&listener, (&child, &handle), host, &served.recording)?, served)));
     let ((stream, namespace), served) = match entered {
         Ok(entered) => entered,
         Err(error) => {
@@ -234,8 +248,8 @@ impl View {
     fn enter(
         self,
         listener: &UnixListener,
-        child: &Child,
-        handle: &OwnedFd,
+        (child, handle): (&Child, &OwnedFd),
+        host: &HostDirectory,
         recording: &Recording,
     ) -> Result<(UnixStream, PathBuf), TraceError> {
         let wait = |error: io::Error| LifecycleError::Wait(error);
@@ -274,6 +288,7 @@ impl View {
             drop(directory);
         }
         // What the child does from here on is the command's.
+        host.leave_servers_alone(false);
         recording.begin();
         (&stream).write_all(&[ENTERED]).map_err(wait)?;
         // A command that has ended already has none any more; then what it left behind is not named.

@@ -65,7 +65,7 @@ pub enum StateError {
 #[derive(Debug, thiserror::Error)]
 pub enum NotRemembered {
     /// Another program changed something that the command used or made.
-    #[error("{}: changed while the command ran, or too short before", shown(.0))]
+    #[error("{}: changed while the command ran, or too shortly before", shown(.0))]
     Changed(PathBuf),
     /// Nobody can know whether something changes.
     #[error("{}: {why}", shown(path))]

@@ -224,7 +224,8 @@ impl Trial<'_> {
     fn run(&self, shown: Shown, made: &BTreeMap<&Path, Change>) -> Result<(Again, Vec<PathBuf>), TraceError> {
         let setup = |error: io::Error| LifecycleError::Setup { what: "a temporary file", error };
         let no_input = |error: io::Error| LifecycleError::Setup { what: "the standard input once more", error };
-        let only = Arc::new(Only::of(host(true)?, shown));
+        let host = host(true)?;
+        let only = Arc::new(Only::of(Arc::clone(&host) as _, shown));
         let place = UpperPlace::ThrownAway(spool_directory());
         let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
         let lower = only.clone();
@@ -245,7 +246,7 @@ impl Trial<'_> {
         };
         let request = TraceRequest { level: RecordLevel::Command, ..self.request.clone() };
         let started = |command| self.current.is(command);
-        let ran = run_in_view(&request, layer, confinement, given, self.duty, started);
+        let ran = run_in_view(&request, (layer, &host), confinement, given, self.duty, started);
         let (ended, mismatches) = match ran {
             Ok(report) => {
                 let other = changes(&report.touched, &|path| self.is_ignored(path));
@@ -268,7 +269,7 @@ impl Trial<'_> {
 }
 
 /// Whether hardly anything more can be written where `path` is.
-fn is_full(path: &Path) -> bool {
+pub(super) fn is_full(path: &Path) -> bool {
     const LITTLE: u64 = 64 << 10;
     statvfs(path).is_ok_and(|fs| {
         // Some is kept for root.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use inarch_tree::Timestamp;
 use rustix::fs::{
@@ -56,7 +57,8 @@ fn timestamp(time: &StatxTimestamp) -> Timestamp {
 impl HostDirectory {
     /// statx(2) of `name` in a directory, or of the descriptor itself if the name is empty.
     pub(super) fn stat(&self, descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
-        stat(descriptor, name, self.stat_flags)
+        let at_rest = self.mounts_at_rest.load(Ordering::Relaxed);
+        stat(descriptor, name, if at_rest { self.stat_flags | AtFlags::STATX_DONT_SYNC } else { self.stat_flags })
     }
 
     /// Converts attributes to what a client sees.

@@ -38,7 +38,7 @@ mod xattrs;
 use std::hash::RandomState;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -156,6 +156,8 @@ pub struct HostDirectory {
     root_mount: u64,
     /// The flags for statx(2).
     stat_flags: AtFlags,
+    /// See [`HostDirectory::leave_servers_alone`].
+    mounts_at_rest: AtomicBool,
     /// `/proc/self/fd`, to reopen a cached descriptor for reading or writing.
     descriptors: OwnedFd,
     /// Whether the kernel permits opening by file handle.
@@ -189,6 +191,12 @@ impl HostDirectory {
         HostDirectory::of(root, options).map_err(failed)
     }
 
+    /// Whether attributes are shown as this machine's kernel has them cached, without a question to the server of a network file system or of FUSE: one
+    /// that does not answer would be waited for. A look-up of such a file system's root needs no more.
+    pub fn leave_servers_alone(&self, alone: bool) {
+        self.mounts_at_rest.store(alone, Ordering::Relaxed);
+    }
+
     fn of(root: OwnedFd, mut options: HostOptions) -> Result<HostDirectory, Errno> {
         options.read_only |= options.changes == Changes::None;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -205,6 +213,7 @@ impl HostDirectory {
         Ok(HostDirectory {
             options,
             stat_flags,
+            mounts_at_rest: AtomicBool::new(false),
             root: Arc::new(root),
             root_device: found.identity.device,
             root_mount: stat.stx_mnt_id,

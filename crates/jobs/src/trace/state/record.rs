@@ -18,6 +18,7 @@ use super::memory::{Left, Memory};
 use super::store::Store;
 use crate::record::error_name;
 use crate::trace::touched::{Change, Input, Output, Use};
+use crate::trace::verify::is_full;
 use crate::trace::{Touched, TraceReport};
 
 /// Remembers a run that began at a time.
@@ -160,6 +161,10 @@ impl Recorder<'_> {
         let (xattrs, has_none) = xattrs_of(path).map_err(failed)?;
         there.xattrs = Some(xattrs);
         let is_new = matches!(output.change, Change::Made | Change::Written);
+        // The kernel writes by itself, so that an ENOSPC is not seen.
+        if is_new && there.is(libc::S_IFREG) && is_full(path) {
+            return Err(unknown(path, "there is no room left, so what was written to it may be cut off"));
+        }
         if there.is(libc::S_IFREG) && (is_new || is_read) {
             self.add_content(path, &now, &mut there).map_err(failed)?;
         }
