@@ -26,7 +26,7 @@ use std::ptr;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::door::{Described, Door};
 use crate::{Access, Grant, files};
@@ -89,7 +89,7 @@ impl Enclosure {
         let (errors, errors_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let (go_theirs, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (failure, failure_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-        let filter = filter().map_err(io::Error::other)?;
+        let filters = filters().map_err(io::Error::other)?;
         let files = files::restrict(&self.grants, files::Besides { signals: false, programs: false });
         let files = files.map_err(|reason| told(&reason, &io::ErrorKind::Unsupported.into()))?;
         let door = Door::open().map_err(|error| told("a listener for system calls", &error))?;
@@ -101,7 +101,7 @@ impl Enclosure {
             go: go_theirs.as_raw_fd(),
             failure: failure_theirs.as_raw_fd(),
             inherited: &inherited,
-            filter: &filter,
+            filters: &filters,
         };
         let pid = child.clone_in_namespaces().map_err(|error| told("a PID namespace", &error))?;
         drop((errors_theirs, go_theirs, failure_theirs));
@@ -124,12 +124,17 @@ fn told(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("it cannot be enclosed without {what}: {error}"))
 }
 
-fn filter() -> Result<BpfProgram, String> {
+/// Both filters, which are asked one after the other: what one refuses, or answers, is not done.
+fn filters() -> Result<[BpfProgram; 2], String> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor".to_owned())?;
     let allowed = calls::allowed().map_err(|error| error.to_string())?;
-    let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
-    let filter = SeccompFilter::new(allowed, refuse, SeccompAction::Allow, architecture);
-    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+    let program = |calls, others, these| {
+        let filter = SeccompFilter::new(calls, others, these, architecture);
+        filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+    };
+    // An error that is none: the call returns 0.
+    let answers = program(calls::answered(), SeccompAction::Allow, SeccompAction::Errno(0))?;
+    Ok([answers, program(allowed, SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow)?])
 }
 
 /// What execve(2) takes. The pointers are those of the strings, and a null pointer at the end.
@@ -170,7 +175,7 @@ struct Child<'a> {
     go: RawFd,
     failure: RawFd,
     inherited: &'a [RawFd],
-    filter: &'a [sock_filter],
+    filters: &'a [BpfProgram; 2],
 }
 
 impl Child<'_> {
@@ -235,9 +240,11 @@ impl Child<'_> {
             if drop_capabilities() != 0 {
                 return errno();
             }
-            let program = Described::of(self.filter);
-            if libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0 {
-                return errno();
+            for filter in self.filters {
+                let program = Described::of(filter);
+                if libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0 {
+                    return errno();
+                }
             }
             libc::execve(self.words.path.as_ptr(), self.words.arguments.as_ptr(), self.words.environment.as_ptr());
             errno()

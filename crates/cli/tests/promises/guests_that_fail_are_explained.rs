@@ -6,14 +6,29 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, host, inarch, run_script_in, scratch, stderr, stdout,
+};
 
 #[test]
 fn a_panic_is_the_runs_failure() {
     let dir = scratch();
-    let output = run_script(dir.path(), &[], "echo before; sleep 0.2; echo c > /proc/sysrq-trigger; sleep 100", b"");
-    assert_one_line(&output, &["Kernel panic", "sysrq"]);
-    assert_eq!(stdout(&output), "before\n");
+    for machine in ["--accel=tcg", any_machine()] {
+        let script = "echo before; sleep 0.2; echo c > /proc/sysrq-trigger; sleep 100";
+        let output = run_script_in(machine, dir.path(), &["-u", "root"], script, b"");
+        assert_one_line(&output, &["Kernel panic", "sysrq"]);
+        assert_eq!(stdout(&output), "before\n");
+    }
+}
+
+/// A process has files of this machine for its own start only, and no guest reaches them.
+#[test]
+fn a_guest_mounts_nothing_of_the_host() {
+    let dir = scratch();
+    let script = "mkdir /h; mount -t hostfs none /h -o / 2>/dev/null || echo refused; ls /h";
+    let output = run_script_in(any_machine(), dir.path(), &["-u", "root"], script, b"");
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "refused\n");
 }
 
 /// A kernel by all appearances, which does nothing for ever.

@@ -2,11 +2,12 @@
 //! processes of this machine.
 //!
 //! Nothing is said about arguments where the namespaces, Landlock and the door decide: which processes are signalled and
-//! traced, which files opened, which sockets connected.
+//! traced, which files opened, which sockets connected. Landlock does not decide about a file's attributes, and a process of root's owns root's files even
+//! without capabilities: no call changes attributes.
 
 use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
-use crate::calls::{COMPUTING, Calls, OLDER, OPENING, equal, masked, one_of};
+use crate::calls::{COMPUTING, Calls, OLDER, OPENING, masked, one_of};
 
 /// Processes, their memory, and what happens to them.
 const PROCESSES: &[i64] = &[
@@ -19,7 +20,6 @@ const PROCESSES: &[i64] = &[
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_ptrace,
-    libc::SYS_kill,
     libc::SYS_tkill,
     libc::SYS_tgkill,
     libc::SYS_getppid,
@@ -85,7 +85,6 @@ const WAITING: &[i64] = &[
 
 /// Files that are open, and connections.
 const FILES: &[i64] = &[
-    libc::SYS_fcntl,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_statfs,
@@ -93,6 +92,7 @@ const FILES: &[i64] = &[
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fadvise64,
+    // Answered without being done: see ANSWERED.
     libc::SYS_fchmod,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
@@ -113,11 +113,29 @@ const FILES: &[i64] = &[
 /// Requests of ioctl(2). By `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF` and `TIOCGWINSZ` a program finds out that a descriptor is no terminal. `FIONBIO` and `FIOASYNC` set a descriptor's mode.
 const IOCTLS: &[u64] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x5421, 0x5452];
 
+/// Calls that do nothing and succeed. A kernel of User-Mode Linux makes its memory's file executable (`create_tmp_file` of its
+/// arch/um/os-Linux/mem.c), which needs no such bit, and ends if it cannot.
+const ANSWERED: &[i64] = &[libc::SYS_fchmod];
+
+/// Requests of fcntl(2): flags, copies, and the signal by which a descriptor tells that it is ready. Neither locks nor leases, for which programs of this
+/// machine would wait.
+const FCNTLS: &[u64] = &[
+    libc::F_DUPFD as u64,
+    libc::F_DUPFD_CLOEXEC as u64,
+    libc::F_GETFD as u64,
+    libc::F_SETFD as u64,
+    libc::F_GETFL as u64,
+    libc::F_SETFL as u64,
+    libc::F_GETOWN as u64,
+    libc::F_SETOWN as u64,
+    // `F_SETSIG` of asm-generic/fcntl.h.
+    10,
+];
+
 /// Requests of prctl(2).
 const PRCTLS: &[u64] = &[
     libc::PR_SET_NAME as u64,
     libc::PR_SET_VMA as u64,
-    libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_NO_NEW_PRIVS as u64,
     libc::PR_SET_SECCOMP as u64,
     libc::PR_SET_DUMPABLE as u64,
@@ -135,16 +153,32 @@ pub fn allowed() -> Result<Calls, seccompiler::BackendError> {
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
     calls.insert(libc::SYS_clone, vec![masked(0, namespaces as u32 as u64, 0)?]);
-    let local = u64::from(libc::AF_UNIX as u32);
-    calls.insert(libc::SYS_socketpair, vec![equal(0, SeccompCmpArgLen::Dword, local)?]);
-    // A datagram needs no connection, so there are none.
+    // A datagram needs no connection: with one, any socket of this machine that has a name could be sent to.
     let kind = SeccompCmpOp::MaskedEq(!(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32 as u64);
-    let stream = SeccompRule::new(vec![
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, local)?,
-        SeccompCondition::new(1, SeccompCmpArgLen::Dword, kind, libc::SOCK_STREAM as u64)?,
-    ])?;
-    calls.insert(libc::SYS_socket, vec![stream]);
+    let local_stream = || {
+        SeccompRule::new(vec![
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(libc::AF_UNIX as u32))?,
+            SeccompCondition::new(1, SeccompCmpArgLen::Dword, kind.clone(), libc::SOCK_STREAM as u64)?,
+        ])
+    };
+    calls.insert(libc::SYS_socket, vec![local_stream()?]);
+    calls.insert(libc::SYS_socketpair, vec![local_stream()?]);
+    // The kernel's panic sends itself SIGABRT until that ends it, which it never does to the first process of a PID namespace; it ends if it
+    // cannot send it.
+    let abort = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, libc::SIGABRT as u64)?;
+    calls.insert(libc::SYS_kill, vec![SeccompRule::new(vec![abort])?]);
+    calls.insert(libc::SYS_fcntl, one_of(1, FCNTLS)?);
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
-    calls.insert(libc::SYS_prctl, one_of(0, PRCTLS)?);
+    // It stays so that its end comes with that of the thread which started it.
+    let dies = SeccompRule::new(vec![
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG as u64)?,
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::SIGKILL as u64)?,
+    ])?;
+    calls.insert(libc::SYS_prctl, one_of(0, PRCTLS)?.into_iter().chain([dies]).collect());
     Ok(calls)
+}
+
+/// The calls that succeed without being done.
+pub fn answered() -> Calls {
+    ANSWERED.iter().map(|call| (*call, Vec::new())).collect()
 }

@@ -11,14 +11,24 @@ use super::*;
 /// Starts a shell that is enclosed with what it needs to start, in a thread of its own, and does `meanwhile` with it.
 /// Returns what it wrote to its standard error, and its status. `None` if something encloses this process already.
 fn shell(script: &str, inherited: &[BorrowedFd<'_>], sockets: Vec<OwnedFd>) -> Option<(String, WaitStatus)> {
-    let path = Path::new("/bin/sh").canonicalize().unwrap();
+    enclosed(Path::new("/bin/sh"), &["-c", script], inherited, sockets)
+}
+
+/// The same with another program. The first of its arguments may be a file.
+fn enclosed(
+    program: &Path,
+    arguments: &[&str],
+    inherited: &[BorrowedFd<'_>],
+    sockets: Vec<OwnedFd>,
+) -> Option<(String, WaitStatus)> {
+    let path = program.canonicalize().unwrap();
     let mut enclosure = Enclosure::default().grant(&path, Access::Run).unwrap();
-    for place in ["/lib", "/lib64", "/usr/lib", "/etc/ld.so.cache"].map(Path::new) {
+    for place in ["/lib", "/lib64", "/usr/lib", "/etc/ld.so.cache", arguments[0]].map(Path::new) {
         if place.exists() {
             enclosure = enclosure.grant(place, Access::Run).unwrap();
         }
     }
-    let arguments = ["-c", script].map(OsString::from);
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
     let environment = [("NAME", OsString::from("value"))];
     let program = Program { path: &path, arguments: &arguments, environment: &environment, inherited };
     thread::scope(|scope| {
@@ -81,6 +91,41 @@ fn an_enclosed_program_sees_nothing_but_what_it_was_given() {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert!(!Path::new("/tmp/inarch-enclosed").exists());
+}
+
+/// Each of these would reach out of the enclosure, or keep a kernel from its end.
+#[test]
+fn an_enclosed_program_changes_nothing_and_stays_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("file")).unwrap();
+    let script = r#"
+        use Socket; use Fcntl;
+        sub told { print STDERR "$_[0] ", ($_[1] ? "works" : "fails"), "\n" }
+        open(my $file, '>&=', $ENV{NAME} eq 'value' && NUMBER) or die;
+        told 'chmod', chmod(04777, $file);
+        told 'datagrams', socketpair(my $a, my $b, AF_UNIX, SOCK_DGRAM, 0);
+        told 'streams', socketpair(my $c, my $d, AF_UNIX, SOCK_STREAM, 0);
+        told 'lease', fcntl($file, 1024, 0);
+        my $lock = pack('s s l l i', F_RDLCK, 0, 0, 0, 0) . "\0" x 32;
+        told 'lock', fcntl($file, F_SETLK, $lock);
+        told 'flags', fcntl($file, F_GETFL, 0);
+        told 'orphan', syscall(157, 1, 0, 0, 0, 0) == 0;
+        told 'child', syscall(157, 1, 9, 0, 0, 0) == 0;
+        told 'abort', kill('ABRT', $$);
+        told 'terminate', kill(0, $$);
+    "#;
+    let script = script.replace("NUMBER", &file.as_raw_fd().to_string());
+    let path = dir.path().join("script");
+    fs::write(&path, script).unwrap();
+    let words = [path.to_str().unwrap()];
+    let enclosed = enclosed(Path::new("/usr/bin/perl"), &words, &[file.as_fd()], Vec::new());
+    let Some((told, status)) = enclosed else { return };
+    let expected = "chmod works\ndatagrams fails\nstreams works\nlease fails\nlock fails\nflags works\norphan fails\nchild works\n\
+                    abort fails\nterminate works\n";
+    assert_eq!((&*told, status.exit_status()), (expected, Some(0)));
+    // It was told so, but nothing was done.
+    let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap());
+    assert_eq!(mode & 0o7777, 0o644, "{mode:o}");
 }
 
 #[test]

@@ -44,8 +44,9 @@ const PARAMETERS: [&str; 10] = [
     "init_on_alloc=0",
 ];
 
-/// What does not run when the kernel starts: the file with its process's number, and the socket by which it is controlled.
-const LEFT_OUT: &str = "make_umid_init,mconsole_init";
+/// What does not run when the kernel starts: the file with its process's number, the socket by which it is controlled, and the file system by which a guest
+/// mounts files of the host.
+const LEFT_OUT: &str = "make_umid_init,mconsole_init,init_hostfs";
 
 /// What chooses the fastest code for the parity of RAID 6, by trying each for 0.17 s. A guest that uses RAID 5 or 6, of MD, LVM or
 /// btrfs, needs the choice.
