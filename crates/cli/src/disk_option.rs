@@ -13,7 +13,7 @@ pub fn parse(text: &OsStr) -> Result<AttachedDisk, String> {
     let mut parts = split(text.as_bytes(), b',').into_iter().map(|part| OsString::from_vec(unescape(part)));
     let path = parts.next().filter(|path| !path.is_empty());
     let path = path.ok_or_else(|| format!("'{shown}' names no file; write FILE[,ro][,format=raw|qcow2]"))?;
-    let mut disk = AttachedDisk { path: path.into(), read_only: false, format: None, sector: None };
+    let mut disk = AttachedDisk { path: path.into(), read_only: false, format: None, sector: None, seen: None };
     for part in parts {
         let word = part.to_string_lossy();
         match word.split_once('=') {

@@ -63,7 +63,7 @@ use crate::JobError;
 pub use crate::device::DiskReport;
 pub use asked_caches::AskedCaches;
 use attached::OpenDisk;
-pub use attached::{AttachError, AttachedDisk};
+pub use attached::{AttachError, AttachedDisk, FileId};
 pub(crate) use attached::{Part, Qcow2Image};
 use attempt::Guest;
 use choice::Choice;

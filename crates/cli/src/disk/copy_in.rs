@@ -37,7 +37,7 @@ pub fn copy(
     );
     // What cannot be read is known before a machine is started for it.
     from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
-    let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
+    let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None, seen: None };
     let request =
         ApplianceRequest { image, with: with.to_vec(), isolation, ..ApplianceRequest::new(target.image, target.which) };
     let mut appliance = Appliance::open(&request, Events::new(tell))?;

@@ -75,6 +75,7 @@ impl ApplianceArguments {
             read_only: access.is_read_only(),
             format: self.format,
             sector: None,
+            seen: None,
         };
         ApplianceRequest {
             image,

@@ -68,7 +68,7 @@ impl Image {
     pub fn server(self, wanted: Option<Option<PathBuf>>, isolation: Isolation) -> anyhow::Result<Remote> {
         let Image { target, format, with } = self;
         timings::check(&wanted)?;
-        let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None };
+        let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None, seen: None };
         let request = ApplianceRequest { image, with, isolation, ..ApplianceRequest::new(target.image, target.which) };
         let tell = move |event| match event {
             ApplianceEvent::Ended(report) => {

@@ -78,7 +78,7 @@ impl ApplianceRequest {
     /// An appliance that writes to volumes of an image.
     pub fn new(image: PathBuf, which: Which) -> ApplianceRequest {
         ApplianceRequest {
-            image: AttachedDisk { path: image, read_only: false, format: None, sector: None },
+            image: AttachedDisk { path: image, read_only: false, format: None, sector: None, seen: None },
             with: Vec::new(),
             which,
             access: Access::Write,

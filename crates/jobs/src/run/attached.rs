@@ -12,7 +12,7 @@ pub(crate) use qcow2::{Part, Qcow2Image};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,6 +41,22 @@ pub struct AttachedDisk {
     pub format: Option<ImageFormat>,
     /// Bytes of a sector, by which the guest reads the partition table; 512 if `None`.
     pub sector: Option<u32>,
+    /// The file that was seen at the path, if one was: another one is not opened.
+    pub seen: Option<FileId>,
+}
+
+/// A file of this machine, whatever its names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(file: &File) -> io::Result<FileId> {
+        let metadata = file.metadata()?;
+        Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+    }
 }
 
 /// Why a guest cannot get a disk.
@@ -72,6 +88,12 @@ pub enum AttachError {
         path: PathBuf,
         /// Whether it was to be read only.
         to_read: bool,
+    },
+    /// Another file has its name.
+    #[error("{}: another file has taken its place meanwhile, and is left alone; try again when it stays", shown(path))]
+    Exchanged {
+        /// Its path.
+        path: PathBuf,
     },
     /// Its first bytes contradict what is known of it.
     #[error(
@@ -145,12 +167,23 @@ impl AttachedDisk {
     /// # Errors
     /// It is no disk image, its format is not known, or somebody else uses it.
     pub(crate) fn settled(&self) -> Result<(AttachedDisk, ImageFormat), AttachError> {
-        let image = open(&self.path, self.read_only)?;
+        let image = self.open_file()?;
+        let seen = FileId::of(&image.file).map_err(|error| PathError::new(&self.path, "cannot be looked at", error))?;
         let format = match decide(&image, self.format)? {
             image_disk::ImageFormat::Raw => ImageFormat::Raw,
             image_disk::ImageFormat::Qcow2 => ImageFormat::Container(Container::Qcow2),
         };
-        Ok((AttachedDisk { format: Some(format), ..self.clone() }, format))
+        Ok((AttachedDisk { format: Some(format), seen: Some(seen), ..self.clone() }, format))
+    }
+
+    /// Opens and locks the file: that which was seen before, if one was. Whoever may write to its directory could have put another one in its place.
+    fn open_file(&self) -> Result<OpenFile, AttachError> {
+        let open = open(&self.path, self.read_only)?;
+        let is = FileId::of(&open.file).map_err(|error| PathError::new(&self.path, "cannot be looked at", error))?;
+        if self.seen.is_some_and(|seen| seen != is) {
+            return Err(AttachError::Exchanged { path: self.path.clone() });
+        }
+        Ok(open)
     }
 }
 
@@ -184,8 +217,8 @@ pub(super) struct OpenDisk {
 impl OpenDisk {
     /// Opens the `ordinal`th disk of a guest, from 1. `with` are the files that images may name.
     pub fn open(disk: &AttachedDisk, with: &[PathBuf], ordinal: usize) -> Result<OpenDisk, AttachError> {
-        let AttachedDisk { path, read_only, format, sector } = disk;
-        let image = open(path, *read_only)?;
+        let AttachedDisk { path, read_only, format, sector, .. } = disk;
+        let image = disk.open_file()?;
         let mut left: Vec<PathBuf> = with.to_vec();
         let format = decide(&image, *format)?;
         let mut chain = vec![OpenImage { image, format, data: None }];
@@ -284,6 +317,10 @@ fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(in_use()),
         opened => opened.map_err(fail)?,
     };
+    let is = file.metadata().map_err(fail)?.file_type();
+    if (is.is_file(), is.is_block_device()) != (kind.is_file(), kind.is_block_device()) {
+        return Err(AttachError::Exchanged { path: path.to_owned() });
+    }
     let lock = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,

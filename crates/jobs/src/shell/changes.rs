@@ -159,8 +159,13 @@ impl Session {
                 return Err(ShellError::unfit(&*mounted.device, what));
             }
             let drive = self.drives.get(disk).ok_or(ShellError::NoDrives)?;
-            let image =
-                AttachedDisk { path: drive.path.clone(), read_only: false, format: drive.options.format, sector: None };
+            let image = AttachedDisk {
+                path: drive.path.clone(),
+                read_only: false,
+                format: drive.options.format,
+                sector: None,
+                seen: None,
+            };
             let request = ApplianceRequest {
                 image,
                 with: drive.options.with.clone(),

@@ -55,7 +55,13 @@ mod tests {
         let path = dir.path().join("image");
         std::fs::write(&path, vec![1; 5000]).unwrap();
         let length = || path.metadata().unwrap().len();
-        let disk = AttachedDisk { path: path.clone(), read_only: false, format: Some(ImageFormat::Raw), sector: None };
+        let disk = AttachedDisk {
+            path: path.clone(),
+            read_only: false,
+            format: Some(ImageFormat::Raw),
+            sector: None,
+            seen: None,
+        };
         disk.lengthen(&[], 4096).unwrap();
         assert_eq!(length(), 5000);
         let error = disk.shorten(4096, 1024).unwrap_err().to_string();
@@ -66,7 +72,18 @@ mod tests {
         rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
         assert!(disk.shorten(8192, 1024).is_err() && disk.lengthen(&[], 9000).is_err());
         drop(held);
-        disk.shorten(8192, 1024).unwrap();
+        // Another file of the same length is not cut.
+        let (settled, _) = disk.settled().unwrap();
+        std::fs::rename(&path, dir.path().join("image.old")).unwrap();
+        let other = dir.path().join("other");
+        std::fs::write(&other, vec![2; 8192]).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        for refused in [settled.shorten(8192, 1024), settled.lengthen(&[], 9000), settled.settled().map(drop)] {
+            assert!(refused.unwrap_err().to_string().contains("another file has taken its place"));
+        }
+        assert_eq!(other.metadata().unwrap().len(), 8192);
+        std::fs::rename(dir.path().join("image.old"), &path).unwrap();
+        settled.shorten(8192, 1024).unwrap();
         assert_eq!(length(), 1024);
     }
 }

@@ -39,7 +39,7 @@ impl Qcow2Image {
         // A lack of the tool must not show when the image is half changed.
         run(Command::new("qemu-img").arg("--version"))
             .map_err(|error| PathError::new(path, "cannot be written to", error))?;
-        let wanted = AttachedDisk { path: path.to_owned(), read_only: false, format: None, sector: None };
+        let wanted = AttachedDisk { path: path.to_owned(), read_only: false, format: None, sector: None, seen: None };
         let disk = OpenDisk::open(&wanted, &[], 1)?;
         match disk.chain.first() {
             Some(top) if top.format == image_disk::ImageFormat::Qcow2 => Ok(Qcow2Image { disk }),
