@@ -233,12 +233,12 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
             complain(format_args!("{}: no target, as the command made nothing; --target PATH names one", shown(&path)));
         }
         let content = write(file, is_kept, |out| trace::depfile(&dependencies, out))
-            .map_err(|error| anyhow!("{}: {error}", shown(&path)))?;
+            .map_err(|error| anyhow!("{}: cannot write the dependency file: {error}", shown(&path)))?;
         files.push((DEPFILE, content));
     }
     if let Some((file, path)) = json.zip(json_path) {
         let content = write(file, is_kept, |out| trace::lines(&report, hash, out))
-            .map_err(|error| anyhow!("{}: {error}", shown(&path)))?;
+            .map_err(|error| anyhow!("{}: cannot write the trace: {error}", shown(&path)))?;
         files.push((JSON, content));
     }
     let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));

@@ -9,6 +9,8 @@ use inarch_jobs::trace::{
     self, Captured, Earlier, NewCapture, NotRemembered, Run, State, Stream, Streams, TraceReport, TraceRequest, Verdict,
 };
 use inarch_jobs::{counted, shown};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat, tell};
 
 use crate::output::{complain, printed};
 use crate::say::time;
@@ -29,6 +31,14 @@ pub fn open(
     own: Vec<PathBuf>,
     quiet: bool,
 ) -> anyhow::Result<Skipping> {
+    // A misspelled path must not become directories.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return Err(anyhow!("--skip-if-unchanged {}: {} is no directory; make it first", shown(path), shown(parent)));
+    }
+    if !quiet && has_input() {
+        complain("the standard input is not read: with --skip-if-unchanged the command gets an empty one");
+    }
     let waiting = || {
         if !quiet {
             complain(format_args!("{}: waiting for another run", shown(path)));
@@ -114,4 +124,19 @@ fn print(said: &Captured) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether something waits in the standard input, which no run would get.
+fn has_input() -> bool {
+    let input = io::stdin();
+    let Ok(kind) = fstat(&input).map(|stat| FileType::from_raw_mode(stat.st_mode)) else { return false };
+    let mut polled = [PollFd::new(&input, PollFlags::IN)];
+    match kind {
+        FileType::Fifo => {
+            poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+                && polled[0].revents().contains(PollFlags::IN)
+        }
+        FileType::RegularFile => fstat(&input).is_ok_and(|stat| tell(&input).is_ok_and(|at| at < stat.st_size as u64)),
+        _ => false,
+    }
 }

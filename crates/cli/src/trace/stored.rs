@@ -31,7 +31,7 @@ Examples:
   inarch trace diff --json a.json b.json | jq -r '.[].path'
 
 A line for each path: - only in A, + only in B, ~ in both, with what differs. If both traces have digests (--hash), \
-times do not count. 'inarch trace -- diff A B' traces diff(1).")]
+times do not count. The status is 0 whether they differ or not. 'inarch trace -- diff A B' traces diff(1).")]
 pub struct DiffArguments {
     /// A trace, as --json wrote it
     pub a: PathBuf,

@@ -556,3 +556,18 @@ fn a_run_that_filled_a_disk_is_not_remembered() {
     assert_eq!((stdout(&output).trim(), scene.runs()), ("1000000", 2), "{}", stderr(&output));
     assert!(stderr(&output).contains("small/large: there is no room left"), "{}", stderr(&output));
 }
+
+#[test]
+fn an_input_that_no_run_gets_is_told() {
+    let scene = Scene::new("echo input > input", "cat > copy");
+    let mut command = scene.inarch(&[]);
+    command.stdin(File::open(scene.at("input")).unwrap());
+    let (output, has_run) = scene.ran(command);
+    assert_status(&output, 0);
+    assert!(has_run && stderr(&output).contains("the standard input is not read"), "{}", stderr(&output));
+    assert_eq!(scene.read("copy"), "");
+    let mut misspelled = Command::new(INARCH);
+    misspelled.args(["trace", "--skip-if-unchanged", "no/state", "true"]).current_dir(scene.dir.path());
+    assert_one_line(&misspelled.output().unwrap(), &["no/state", "no is no directory"]);
+    assert!(!scene.at("no").exists());
+}

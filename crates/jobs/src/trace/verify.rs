@@ -246,6 +246,7 @@ impl Trial<'_> {
         };
         let request = TraceRequest { level: RecordLevel::Command, ..self.request.clone() };
         let started = |command| self.current.is(command);
+        let mut points = inarch_mount::restrictions_beneath(Path::new("/"));
         let ran = run_in_view(&request, (layer, &host), confinement, given, self.duty, started);
         let (ended, mismatches) = match ran {
             Ok(report) => {
@@ -261,8 +262,8 @@ impl Trial<'_> {
         }
         let said = if ended.is_some() { last_lines(&mut printed).map_err(setup)? } else { Vec::new() };
         let missed = only.missed().into_iter().map(|path| PathBuf::from(OsString::from_vec(path)));
-        // The way to mounts was looked for to make the view.
-        let points = inarch_mount::restrictions_beneath(Path::new("/"));
+        // The way to mounts was looked for to make the view. One may have come or gone since this was asked for.
+        points.extend(inarch_mount::restrictions_beneath(Path::new("/")));
         let missed = missed.filter(|path| !points.iter().any(|(point, _)| point.starts_with(path)));
         Ok((Again { ended, said, mismatches }, missed.collect()))
     }
