@@ -169,7 +169,7 @@ pub fn allowed() -> Result<Calls, seccompiler::BackendError> {
     calls.insert(libc::SYS_kill, vec![SeccompRule::new(vec![abort])?]);
     calls.insert(libc::SYS_fcntl, one_of(1, FCNTLS)?);
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
-    // It stays so that its end comes with that of the thread which started it.
+    // It cannot ask to outlive the thread that started it.
     let dies = SeccompRule::new(vec![
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG as u64)?,
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::SIGKILL as u64)?,

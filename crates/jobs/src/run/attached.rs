@@ -176,7 +176,8 @@ impl AttachedDisk {
         Ok((AttachedDisk { format: Some(format), seen: Some(seen), ..self.clone() }, format))
     }
 
-    /// Opens and locks the file: that which was seen before, if one was. Whoever may write to its directory could have put another one in its place.
+    /// Opens and locks the file. If a file was seen at the path before, it must be the same one: another user who can write to the directory could
+    /// have replaced it.
     fn open_file(&self) -> Result<OpenFile, AttachError> {
         let open = open(&self.path, self.read_only)?;
         let is = FileId::of(&open.file).map_err(|error| PathError::new(&self.path, "cannot be looked at", error))?;

@@ -90,7 +90,7 @@ pub(super) fn host(read_only: bool) -> Result<Arc<HostDirectory>, TraceError> {
     };
     let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
     let host = HostDirectory::new(Path::new("/"), options).map_err(fail)?;
-    // Until the view is made: its mounts are placed at those of this machine, of which one may not answer.
+    // Until the view exists: its mounts are placed at mount points of this machine, and the server behind one of those may not answer.
     host.leave_servers_alone(true);
     Ok(Arc::new(host))
 }

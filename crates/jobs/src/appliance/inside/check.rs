@@ -135,7 +135,7 @@ const CHECKERS: [Checker; 10] = [
 /// The status of xfs_repair (xfs_repair(8)) where the log has changes that are not written back: it does not read them.
 const DIRTY_LOG: i32 = 2;
 
-/// Checks every volume of those that are attached.
+/// Checks each attached volume.
 pub(super) fn check(
     volumes: &Mounted,
     attached: &[AttachedVolume],

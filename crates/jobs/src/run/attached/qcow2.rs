@@ -58,7 +58,7 @@ impl Qcow2Image {
         if let Some(output) = child.stdout.take() {
             let mut output = BufReader::new(output);
             let mut line = Vec::new();
-            // One line for each entry, of which an old image has millions: the first with data is enough.
+            // The map of an old image has millions of lines; the first one with data is enough.
             while let Ok(false) = found {
                 line.clear();
                 found = match io::Read::take(&mut output, LONGEST_LINE).read_until(b'\n', &mut line) {
