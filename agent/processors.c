@@ -56,3 +56,16 @@ void start_processors(struct channel *channel)
 	if (why)
 		warn(channel, "the guest has %d of its processors: number %d cannot be started: %s", count, count + 1, why);
 }
+
+struct rest processors_rest(void)
+{
+	char line[256];
+	unsigned long long idle, waiting;
+	long ticks = sysconf(_SC_CLK_TCK);
+	/* The sum of all processors: user, nice, system, idle, iowait, ... (proc_stat(5)). */
+	if (ticks <= 0 || !read_line("/proc/stat", line, sizeof line) ||
+	    sscanf(line, "cpu %*u %*u %*u %llu %llu", &idle, &waiting) != 2)
+		return (struct rest){ 0 };
+	uint64_t tick = 1000000 / (uint64_t)ticks;
+	return (struct rest){ .idle = idle * tick, .waiting = waiting * tick };
+}

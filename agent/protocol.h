@@ -7,7 +7,7 @@
 #ifndef INARCH_PROTOCOL_H
 #define INARCH_PROTOCOL_H
 
-#define PROTOCOL_VERSION 2
+#define PROTOCOL_VERSION 3
 #define PORT_NAME "org.inarch.agent"
 
 /* Where there are no virtio-serial ports, these ports of the host stand for them, reached by AF_VSOCK: the agent's, and that of the
@@ -30,7 +30,9 @@ enum {
 	FRAME_STDERR = 0x04,       /* bytes */
 	FRAME_STDIN_CREDIT = 0x05, /* u32 more bytes that the host may send */
 	FRAME_STDIN_CLOSED = 0x06, /* no process will read standard input any more */
-	FRAME_EXIT = 0x07,         /* u32 exit status, u32 signal or 0, u64 user time, u64 system time of it and what it waited for: microseconds */
+	/* u32 exit status, u32 signal or 0; microseconds: u64 user time, u64 system time of it and what it waited for, then u64 for which the
+	 * guest's processors had nothing to do meanwhile, u64 for which they waited for disks. */
+	FRAME_EXIT = 0x07,
 	FRAME_ERROR = 0x08,        /* u32 exit status for the host, text: the command did not start */
 	FRAME_WARNING = 0x09,      /* text */
 	FRAME_UNMOUNTED = 0x0a,    /* every file system is clean: the machine may be powered off */

@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "observe.h"
 #include "processes.h"
+#include "processors.h"
 
 #define STDIN_WINDOW (256 * 1024)
 /* An output that the command leaves to other processes is read until it is silent for this long while none of them
@@ -65,6 +66,7 @@ struct relay {
 	bool exited, exit_sent, done, lost;
 	int status;
 	struct rusage usage; /* of the command and what it waited for */
+	struct rest rest_before, rest; /* of the processors */
 	uint64_t drain_deadline;
 };
 
@@ -251,6 +253,7 @@ static void command_ended(int status, const struct rusage *usage)
 	relay.exited = true;
 	relay.status = status;
 	relay.usage = *usage;
+	relay.rest = processors_rest();
 	relay.outputs[0].hung_up = false;
 	relay.drain_deadline = monotonic_microseconds() + DRAIN_LIMIT_MICROSECONDS;
 	for (int i = 0; i < 2; i++)
@@ -333,7 +336,7 @@ static uint64_t microseconds_in(const struct timeval *time)
 
 static void send_exit(void)
 {
-	uint8_t payload[24];
+	uint8_t payload[40];
 	observe_end(relay.channel, relay.processes, relay.status);
 	if (relay.machine && relay.status != 0)
 		warn_of_circumstances(relay.channel, relay.machine);
@@ -341,6 +344,10 @@ static void send_exit(void)
 	put_u32(payload + 4, WIFSIGNALED(relay.status) ? (uint32_t)WTERMSIG(relay.status) : 0);
 	put_u64(payload + 8, microseconds_in(&relay.usage.ru_utime));
 	put_u64(payload + 16, microseconds_in(&relay.usage.ru_stime));
+	/* A counter of waiting may go back (proc_stat(5)). */
+	const struct rest *before = &relay.rest_before, *after = &relay.rest;
+	put_u64(payload + 24, after->idle > before->idle ? after->idle - before->idle : 0);
+	put_u64(payload + 32, after->waiting > before->waiting ? after->waiting - before->waiting : 0);
 	channel_send(relay.channel, FRAME_EXIT, payload, sizeof payload);
 	relay.exit_sent = true;
 }
@@ -402,6 +409,7 @@ bool relay_run(struct channel *channel, struct command *command, int child_signa
 	relay.command = command;
 	relay.child_signals = child_signals;
 	relay.processes = processes;
+	relay.rest_before = processors_rest();
 	observe_until(command->pid);
 	relay.machine = machine;
 	relay.input.fd = command->input;

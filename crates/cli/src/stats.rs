@@ -1,11 +1,11 @@
-//! `--stats`: how many requests there were of each kind, and how long they took.
+//! `--stats`: how many requests there were of each kind, how long they took, and on which files.
 
 use std::sync::Arc;
 
 use clap::Args;
 use inarch_jobs::counted;
 use inarch_jobs::serve::DiskReport;
-use inarch_jobs::share::{Measures, OperationReport};
+use inarch_jobs::share::{FileReport, Measures, OperationReport, reports};
 
 use crate::columns::columns;
 use crate::say::{self, say};
@@ -13,6 +13,9 @@ use crate::size;
 
 /// Kinds of requests that get a line of their own; the others are added up.
 const NAMED: usize = 8;
+
+/// Files that are named, if their requests took as many seconds.
+const FILES: (usize, f64) = (5, 0.001);
 
 /// The option of servers of live trees, and of mounts.
 #[derive(Args, Clone, Copy, Debug)]
@@ -32,9 +35,10 @@ impl StatsArgument {
 /// Prints the measured requests on standard error. Prints nothing if there was no request.
 pub fn tell(measures: Option<&Measures>) {
     let Some(measures) = measures else { return };
-    let operations: Vec<OperationReport> = measures.operations().into_iter().map(Into::into).collect();
+    let (operations, files) = reports(measures);
     if !operations.is_empty() {
         tell_operations("", operations.iter().map(|operation| operation.count).sum(), &operations);
+        tell_files(&files);
     }
 }
 
@@ -44,6 +48,20 @@ pub fn tell_operations(name: &str, requests: u64, operations: &[OperationReport]
     say(format_args!("{name}{}, {seconds:.3} s in the file system", counted(requests, "request", "requests")));
     if !operations.is_empty() {
         say::table(&table(operations));
+    }
+}
+
+/// Prints a table of the files that took the most time, if it was noticeable.
+pub fn tell_files(files: &[FileReport]) {
+    let (most, least) = FILES;
+    let row = |file: &FileReport| {
+        let bytes = if file.bytes == 0 { "-".to_owned() } else { size::show(file.bytes) };
+        vec![format!("    {:.3}", file.seconds), file.requests.to_string(), bytes, file.path.clone()]
+    };
+    let mut rows = vec![["    SECONDS", "REQUESTS", "BYTES", "SLOWEST FILES"].map(str::to_owned).to_vec()];
+    rows.extend(files.iter().take(most).filter(|file| file.seconds >= least).map(row));
+    if rows.len() > 1 {
+        say::table(&columns(&rows, &[0, 1, 2]));
     }
 }
 

@@ -76,7 +76,7 @@ pub use keep::{Keep, kept_words};
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RunEvent, RunReport, Step, TreeReport};
+pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RestSeconds, RunEvent, RunReport, Step, TreeReport};
 pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
 use shares::Wire;
 use traced::RunTrace;
@@ -135,11 +135,23 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     });
     let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
     let (phases, caches) = (Phases::default(), Vec::new());
-    let mut report =
-        RunReport { result, phases, moments: None, cpu: None, trees, notes, hints: Vec::new(), caches, trace: None };
+    let mut report = RunReport {
+        result,
+        phases,
+        moments: None,
+        cpu: None,
+        rest: None,
+        machine_cpu: clock.machine_cpu(),
+        trees,
+        notes,
+        hints: Vec::new(),
+        caches,
+        trace: None,
+    };
     if let Some((Some(started), Some(ended))) = times {
         report.moments = clock.moments(&started, &ended);
         report.cpu = Some(ended.cpu.into());
+        report.rest = Some(ended.cpu.into());
     }
     report.hints = match (&report.result, report.status()) {
         (Err(JobError::Command { message, .. }), _) => hints::of_failure(request, Some(message)),
@@ -315,6 +327,7 @@ impl<'a> Job<'a> {
             disk,
             requests,
             operations: Vec::new(),
+            slowest_files: Vec::new(),
         };
         let disks = self.trees.disks.iter().zip(disks).map(|(disk, live)| {
             let source = disk.recipe.source.to_string();
@@ -322,10 +335,10 @@ impl<'a> Job<'a> {
         });
         let shares = self.trees.shares.iter().map(|shared| {
             let (source, requests) = (shown(&shared.share.directory), shared.requests.load(Ordering::Relaxed));
-            let measured = shared.share.measures.as_ref().map(|measures| measures.operations()).unwrap_or_default();
-            let operations = measured.into_iter().map(crate::share::OperationReport::from).collect();
+            let (operations, slowest_files) =
+                shared.share.measures.as_deref().map(crate::share::reports).unwrap_or_default();
             let report = report(source, Some(&shared.destination), shared.way().name(), None, Some(requests));
-            TreeReport { operations, ..report }
+            TreeReport { operations, slowest_files, ..report }
         });
         let unpacked = self
             .trees

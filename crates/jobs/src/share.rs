@@ -19,7 +19,7 @@ use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
-pub use operations::OperationReport;
+pub use operations::{FileReport, OperationReport, reports};
 
 /// Descriptors in a virtqueue, unless the machine is told otherwise: a request of 1 MiB takes 256 pages and some for its headers.
 pub const QUEUE_SIZE: u16 = 1024;

@@ -26,6 +26,7 @@
 
 mod accessed;
 mod decided;
+mod digest;
 mod file_system;
 mod host;
 mod image_file;
@@ -40,6 +41,7 @@ mod only;
 mod overlay;
 mod owners;
 mod passing;
+mod paths;
 mod recorder;
 mod slab;
 mod slab_index;
@@ -47,12 +49,19 @@ mod slab_index;
 mod tests;
 mod volume_files;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Takes a lock, which protects bookkeeping only: a panic of another holder leaves that intact.
+fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[doc(hidden)]
 pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, is_shown_as, may_open_every_file};
 pub use image_file::{ImageFile, ImageName};
-pub use measured::{Measured, Measures, Operation};
+pub use measured::{FileTime, Measured, Measures, Operation};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{

@@ -1,4 +1,6 @@
-//! [`Measured`]: an adapter that counts the requests of a file system, and the time that they take.
+//! [`Measured`]: an adapter that counts the requests of a file system, and the time that they take: by kind, and by file.
+
+mod files;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::{Context, FileSystem, HandleId, NodeId, WriteKind, passes_on};
+pub use files::FileTime;
+use files::{FileTimes, TimedFiles};
 
 /// What was measured of one kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +41,14 @@ struct Counters {
 }
 
 /// What was measured since it was made. Several file systems may share it.
-pub struct Measures([Counters; NAMES.len()]);
+pub struct Measures {
+    operations: [Counters; NAMES.len()],
+    files: Arc<FileTimes>,
+}
 
 impl Default for Measures {
     fn default() -> Measures {
-        Measures(std::array::from_fn(|_| Counters::default()))
+        Measures { operations: std::array::from_fn(|_| Counters::default()), files: Arc::default() }
     }
 }
 
@@ -57,14 +64,21 @@ impl Measures {
             time: Duration::from_nanos(get(&of.nanoseconds)),
             longest: Duration::from_nanos(get(&of.longest)),
         };
-        let mut operations: Vec<_> = NAMES.iter().zip(&self.0).map(operation).filter(|one| one.count > 0).collect();
+        let mut operations: Vec<_> =
+            NAMES.iter().zip(&self.operations).map(operation).filter(|one| one.count > 0).collect();
         operations.sort_by_key(|operation| (std::cmp::Reverse(operation.time), operation.name));
         operations
     }
 
+    /// The files whose requests took the most time, `count` at most; those that took the most come first. Requests for names and attributes do
+    /// not count.
+    pub fn slowest_files(&self, count: usize) -> Vec<FileTime> {
+        self.files.slowest(count)
+    }
+
     fn add(&self, method: Method, time: Duration, failed: bool, bytes: u64) {
         // Each method has its counters.
-        let Some(counters) = self.0.get(method as usize) else { return };
+        let Some(counters) = self.operations.get(method as usize) else { return };
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         counters.count.fetch_add(1, Ordering::Relaxed);
         counters.failed.fetch_add(failed.into(), Ordering::Relaxed);
@@ -82,13 +96,14 @@ impl fmt::Debug for Measures {
 
 /// See the [module](self).
 pub struct Measured {
-    below: Arc<dyn FileSystem>,
+    below: Arc<TimedFiles>,
     measures: Arc<Measures>,
 }
 
 impl Measured {
     /// Measures the requests to `below`.
     pub fn new(below: Arc<dyn FileSystem>, measures: Arc<Measures>) -> Measured {
+        let below = Arc::new(TimedFiles::new(below, Arc::clone(&measures.files)));
         Measured { below, measures }
     }
 

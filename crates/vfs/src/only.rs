@@ -12,7 +12,7 @@ mod shown;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
@@ -20,7 +20,7 @@ use vm_memory::VolatileSlice;
 use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, OpenHandle,
-    WriteKind, check_name, passes_on, read_only,
+    WriteKind, check_name, hold, passes_on, read_only,
 };
 pub use shown::Shown;
 use shown::{ROOT, Spot, State};
@@ -43,11 +43,6 @@ struct Known {
     lookups: u64,
     /// `None` if no path at it or beneath it was named.
     spot: Option<Spot>,
-}
-
-/// A lock protects bookkeeping only, which a panic elsewhere leaves intact.
-fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_directory(attributes: &Attributes) -> bool {

@@ -14,14 +14,11 @@
 
 mod access;
 mod layer;
-mod paths;
 mod queue;
 mod recording;
 mod seen;
 #[cfg(test)]
 mod tests;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use access::{Access, AccessKind, AccessSink, Identity, Listed};
 pub use layer::Recorder;
@@ -36,8 +33,4 @@ pub enum RecordLevel {
     /// Every access with its process. The client must not cache, or a second process that looks up a name would go
     /// unseen.
     Process,
-}
-
-fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

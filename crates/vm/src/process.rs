@@ -16,8 +16,9 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::Door;
+use rustix::param::clock_ticks_per_second;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::command::MachineCommand;
 use start::{Started, start};
@@ -143,6 +144,7 @@ pub fn console_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,
+    number: Pid,
     /// Whether it is a kernel of User-Mode Linux.
     is_enclosed: bool,
     exit: Arc<Exit>,
@@ -173,7 +175,7 @@ impl Process {
             move || match start(command) {
                 Ok(Started { process, pidfd, errors, door }) => {
                     // The receiver is gone only if the calling thread is; wait for the process anyway.
-                    let _ = report.send(Ok((pidfd, errors, door)));
+                    let _ = report.send(Ok((pidfd, process.number(), errors, door)));
                     exit.set(process.wait());
                 }
                 Err(error) => {
@@ -185,14 +187,14 @@ impl Process {
             return Err(failed(error));
         }
         let received = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it died")));
-        let capture = |(pidfd, errors, door)| {
+        let capture = |(pidfd, number, errors, door)| {
             if let Some((door, sockets)) = door {
                 let serve = move || Door::serve(door, sockets);
                 thread::Builder::new().name("guest-door".to_owned()).spawn(serve)?;
             }
             let errors = Capture::start("guest-errors", errors, None)?;
             let console = Capture::start("guest-console", console, log)?;
-            Ok(Process { pidfd, is_enclosed, exit, errors, console })
+            Ok(Process { pidfd, number, is_enclosed, exit, errors, console })
         };
         received.and_then(capture).map_err(failed)
     }
@@ -200,6 +202,16 @@ impl Process {
     /// A descriptor that polls readable once the process has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+
+    /// The time of this machine's processors that the process took until now, with its children that have ended (proc_pid_stat(5): utime,
+    /// stime, cutime and cstime). `None` once it has ended.
+    pub fn cpu(&self) -> Option<Duration> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.number.as_raw_nonzero())).ok()?;
+        // If it still runs, its number was its own. The name, in parentheses, may contain anything.
+        let fields = text.rsplit_once(')').filter(|_| self.exit.lock().is_none())?.1.split_ascii_whitespace();
+        let ticks = fields.skip(11).take(4).map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
+        Duration::try_from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64).ok()
     }
 
     /// Waits at most `limit` for the process to end.

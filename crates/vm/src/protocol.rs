@@ -18,7 +18,7 @@ use std::{ffi::OsString, time::SystemTime};
 pub use processes::ProcessEvent;
 
 /// Version of the protocol that both sides must speak.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// The longest payload in either direction, in bytes: one argument of execve(2) (`MAX_ARG_STRLEN`, 128 KiB) fits.
 pub const PAYLOAD_MAX: usize = 160 * 1024;
 /// Bytes of type and length before a payload.
@@ -104,13 +104,18 @@ pub enum ProtocolError {
     },
 }
 
-/// The processor's time that a command took in the guest, with the children that it waited for (`getrusage(2)`).
+/// The processors' time in the guest while a command ran. What the command took has that of the children in it that it waited for
+/// (`getrusage(2)`); the rest is of the whole guest (`proc_stat(5)`), of all its processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     /// In programs.
     pub user: Duration,
     /// In the kernel.
     pub system: Duration,
+    /// With nothing to do. Who waits for a live tree counts here.
+    pub idle: Duration,
+    /// With nothing to do but to wait for a disk.
+    pub waiting: Duration,
 }
 
 /// A frame from the agent.
@@ -216,8 +221,11 @@ fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
         kind::EXIT => {
             let (ended, times) = payload.split_first_chunk::<8>().ok_or_else(unknown)?;
             let (status, signal) = halves::<4>(ended).ok_or_else(unknown)?;
-            let (user, system) = halves::<8>(times).ok_or_else(unknown)?;
-            let cpu = CpuTime { user: micros(user), system: micros(system) };
+            let (taken, rest) = halves::<16>(times).ok_or_else(unknown)?;
+            let [(user, system), (idle, waiting)] =
+                [halves::<8>(&taken), halves::<8>(&rest)].map(Option::unwrap_or_default);
+            let [user, system, idle, waiting] = [user, system, idle, waiting].map(micros);
+            let cpu = CpuTime { user, system, idle, waiting };
             let status = u8::try_from(u32::from_le_bytes(status)).map_err(|_| unknown())?;
             let signal = u8::try_from(u32::from_le_bytes(signal)).ok().filter(|signal| *signal <= SIGNAL_MAX);
             GuestFrame::Exit { status, signal: signal.ok_or_else(unknown)?, cpu }

@@ -1,9 +1,9 @@
-//! `inarch run --stats`: what a guest asked of its trees.
+//! `inarch run --stats`: where the time went, and what a guest asked of its trees.
 
 use inarch_jobs::run::{RunReport, TreeReport};
 
 use crate::output::complain;
-use crate::stats::{self, tell_operations};
+use crate::stats::{self, tell_files, tell_operations};
 
 /// Says on standard error what the guest asked for, and what that took.
 pub fn tell(report: &RunReport) {
@@ -16,6 +16,15 @@ pub fn tell(report: &RunReport) {
             cpu.system
         ));
     }
+    if let Some(rest) = report.rest {
+        complain(format_args!(
+            "meanwhile the guest's processors waited {:.2} s for disks, and had nothing to do for {:.2} s",
+            rest.waiting_for_disks, rest.idle
+        ));
+    }
+    if let Some(cpu) = report.machine_cpu {
+        complain(format_args!("the guest's machine took {cpu:.2} s of this machine's processors, its boot included"));
+    }
     report.trees.iter().for_each(tell_tree);
 }
 
@@ -26,5 +35,6 @@ fn tell_tree(tree: &TreeReport) {
     }
     if let Some(requests) = tree.requests {
         tell_operations(&format!("{name} by {}: ", tree.way), requests, &tree.operations);
+        tell_files(&tree.slowest_files);
     }
 }

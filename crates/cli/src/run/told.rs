@@ -125,6 +125,8 @@ fn as_json(report: &RunReport) -> serde_json::Value {
         "seconds": report.phases,
         "moments": report.moments,
         "cpu": report.cpu,
+        "rest": report.rest,
+        "machine_cpu": report.machine_cpu,
         "trees": report.trees,
         "caches": report.caches,
         "notes": report.notes,

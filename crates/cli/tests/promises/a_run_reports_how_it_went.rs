@@ -71,6 +71,8 @@ fn in_a_file() {
     let said = String::from_utf8(output.stderr).unwrap();
     for expected in [
         "the command took ",
+        "meanwhile the guest's processors waited ",
+        " s of this machine's processors",
         "/data by ext4: ",
         "/virtiofs by virtiofs: ",
         "/9p by 9p: ",
@@ -85,10 +87,17 @@ fn in_a_file() {
         assert_eq!(read["bytes"], 100_000, "{live:#}");
         let seconds = |figure: &str| read[figure].as_f64().unwrap();
         assert!(seconds("seconds") >= seconds("longest") && seconds("longest") > 0.0, "{live:#}");
+        let slowest = &live["slowest_files"][0];
+        assert!(slowest["path"] == "file" && slowest["bytes"] == 100_000, "{live:#}");
+        assert!(slowest["seconds"].as_f64().unwrap() >= seconds("seconds"), "with opening: {live:#}");
     }
     assert!(data["disk"]["read_seconds"].as_f64().unwrap() > 0.0 && data["operations"].is_null(), "{data:#}");
     let cpu = |kind: &str| value["cpu"][kind].as_f64().unwrap();
     assert!(cpu("user") + cpu("system") > 0.0, "{value:#}");
+    let rest = |kind: &str| value["rest"][kind].as_f64().unwrap();
+    assert!(rest("idle") >= 0.0 && rest("waiting_for_disks") >= 0.0, "{value:#}");
+    // To boot takes longer than a tick of the clock.
+    assert!(value["machine_cpu"].as_f64().unwrap() > 0.0, "{value:#}");
     let moments = ["machine", "kernel", "agent", "command", "end", "machine_ended"];
     let moments = moments.map(|name| value["moments"][name].as_f64().unwrap());
     let [_, kernel, agent, command, end, machine_ended] = moments;

@@ -87,7 +87,7 @@ fn after_a_signal_to_the_command() {
 const GUEST_THAT_STARTS_NOTHING: &str = r#"#!/usr/bin/env python3
 import os, re, signal, sys
 agent = next(int(n) for word in sys.argv for n in re.findall(r"socket,id=agent,fd=(\d+)", word))
-os.write(agent, bytes([1, 4, 0, 0, 0, 2, 0, 0, 0]))
+os.write(agent, bytes([1, 4, 0, 0, 0, 3, 0, 0, 0]))
 os.read(agent, 1)
 os.close(os.open(os.path.join(os.path.dirname(__file__), "heard"), os.O_CREAT))
 signal.pause()

@@ -116,6 +116,7 @@ impl Guest {
             Ok(live) => (true, session(live)),
             Err(error) => (false, Err(error)),
         };
+        clock.machine_took(process.cpu());
         let is_complete = result.as_ref().is_ok_and(|report| report.outcome != Outcome::GuestDied);
         let ring = failure.take_ring().filter(|_| !is_complete);
         let result = match (failure.take().or(ring), result) {

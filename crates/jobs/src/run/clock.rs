@@ -1,7 +1,7 @@
 //! Measures the phases of a run.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inarch_vm::session::{Ended, Started};
 
@@ -12,13 +12,14 @@ pub(super) struct Clock {
     began: Instant,
     machine: Cell<Option<Instant>>,
     spoke: Cell<Option<Instant>>,
+    machine_cpu: Cell<Option<Duration>>,
     stopped: Option<Instant>,
 }
 
 impl Clock {
     /// Of a run that began then.
     pub fn from(began: Instant) -> Clock {
-        Clock { began, machine: Cell::new(None), spoke: Cell::new(None), stopped: None }
+        Clock { began, machine: Cell::new(None), spoke: Cell::new(None), machine_cpu: Cell::new(None), stopped: None }
     }
 
     /// A machine is about to be started. The last one counts.
@@ -29,6 +30,16 @@ impl Clock {
     /// The guest has spoken.
     pub fn guest_spoke(&self) {
         self.spoke.set(Some(Instant::now()));
+    }
+
+    /// The machine's process took this time of the processors until the session's end. The last machine counts.
+    pub fn machine_took(&self, cpu: Option<Duration>) {
+        self.machine_cpu.set(cpu);
+    }
+
+    /// What the machine's process took, in seconds.
+    pub fn machine_cpu(&self) -> Option<f64> {
+        self.machine_cpu.get().as_ref().map(Duration::as_secs_f64)
     }
 
     /// The machine has ended.
@@ -63,8 +74,6 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use inarch_vm::protocol::CpuTime;
 
     use super::*;

@@ -14,7 +14,7 @@ use super::Way;
 use crate::JobError;
 use crate::caches::Published;
 use crate::device::DiskReport;
-use crate::share::OperationReport;
+use crate::share::{FileReport, OperationReport};
 use crate::trace::TraceReport;
 
 /// The status of a command that ran out of time.
@@ -133,6 +133,10 @@ pub struct RunReport {
     pub moments: Option<Moments>,
     /// What the command took, if it ended.
     pub cpu: Option<CpuSeconds>,
+    /// How long the guest's processors had nothing to do meanwhile.
+    pub rest: Option<RestSeconds>,
+    /// The time of this machine's processors that the guest's machine took until the command's end, in seconds: QEMU, or User-Mode Linux.
+    pub machine_cpu: Option<f64>,
     /// The trees, in the order in which the guest mounts them.
     pub trees: Vec<TreeReport>,
     /// What the user should know: files that changed, disks that ran full.
@@ -153,6 +157,8 @@ impl RunReport {
             phases: Phases::default(),
             moments: None,
             cpu: None,
+            rest: None,
+            machine_cpu: None,
             trees: Vec::new(),
             notes: Vec::new(),
             hints: Vec::new(),
@@ -312,6 +318,21 @@ pub struct CpuSeconds {
     pub system: f64,
 }
 
+/// How long the processors of a guest had nothing to do while a command ran, all together: in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RestSeconds {
+    /// Nothing at all, or to wait for something else than a disk: a live tree, a network, a clock.
+    pub idle: f64,
+    /// To wait for a disk.
+    pub waiting_for_disks: f64,
+}
+
+impl From<CpuTime> for RestSeconds {
+    fn from(time: CpuTime) -> RestSeconds {
+        RestSeconds { idle: time.idle.as_secs_f64(), waiting_for_disks: time.waiting.as_secs_f64() }
+    }
+}
+
 impl From<CpuTime> for CpuSeconds {
     fn from(time: CpuTime) -> CpuSeconds {
         CpuSeconds { user: time.user.as_secs_f64(), system: time.system.as_secs_f64() }
@@ -336,4 +357,7 @@ pub struct TreeReport {
     /// The same by kind, with their times, if they were measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationReport>,
+    /// The files whose requests took the most time, if that was measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slowest_files: Vec<FileReport>,
 }

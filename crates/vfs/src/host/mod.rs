@@ -49,7 +49,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId,
-    OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
+    OpenHandle, SetAttributes, Statistics, WriteKind, hold, not_supported,
 };
 pub use attributes::is_shown_as;
 pub use caller::may_open_every_file;
@@ -278,10 +278,6 @@ fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn hold<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl FileSystem for HostDirectory {

@@ -31,7 +31,7 @@ mod table;
 mod tests;
 mod work;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
-    OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
+    OpenHandle, SetAttributes, Statistics, WriteKind, hold, not_supported,
 };
 use table::{Layers, Table};
 use work::Place;
@@ -227,11 +227,6 @@ impl Overlay {
 
 /// A method to ask a layer for attributes.
 type Ask = fn(&(dyn FileSystem + 'static), &Context<'_>, NodeId, Option<HandleId>) -> Result<Attributes, Errno>;
-
-/// A lock protects bookkeeping only, which a panic elsewhere leaves intact.
-fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Whether an extended attribute is the overlay's own, which clients do not see.
 fn is_own(name: &[u8]) -> bool {

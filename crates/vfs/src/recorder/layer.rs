@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::queue::{Done, Message, Place};
-use super::{AccessKind, Identity, RecordLevel, Recording, hold};
+use super::{AccessKind, Identity, RecordLevel, Recording};
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, OPEN_TO_EXECUTE, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
+    NodeId, OPEN_TO_EXECUTE, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind, hold, passes_on,
 };
 
 /// The table of open files is split into parts, each with its own lock.

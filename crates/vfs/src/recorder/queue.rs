@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{AccessKind, Identity, hold};
-use crate::NodeId;
+use super::{AccessKind, Identity};
+use crate::{NodeId, hold};
 
 /// The most bytes in the queue; as many can be with the writer.
 const MOST: usize = 4 << 20;

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::paths::{Path, Paths};
 use super::queue::{Done, Message, Place, Queue, Taken};
 use super::seen::Seen;
 use super::{Access, AccessKind, AccessSink, Listed, RecordLevel};
+use crate::paths::{Path, Paths};
 
 /// A recording, between its [`Recorder`](super::Recorder)s and its writer.
 #[derive(Clone, Debug)]

@@ -1,23 +1,11 @@
 //! Remembers what was seen before, in a few bytes each: as 128-bit digests with random keys. A collision among ten
 //! million of them is less likely than a memory error.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::Hash;
 
 use hashbrown::HashTable;
 
-/// Makes digests.
-#[derive(Debug, Default)]
-pub struct Digest {
-    keys: [RandomState; 2],
-}
-
-impl Digest {
-    /// The digest of a thing.
-    pub fn of(&self, thing: impl Hash) -> u128 {
-        let [low, high] = self.keys.each_ref().map(|key| u128::from(key.hash_one(&thing)));
-        high << 64 | low
-    }
-}
+use crate::digest::Digest;
 
 /// The set of digests.
 #[derive(Debug, Default)]

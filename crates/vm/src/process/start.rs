@@ -29,6 +29,13 @@ pub(super) enum Keep {
 }
 
 impl Keep {
+    pub fn number(&self) -> Pid {
+        match self {
+            Keep::Child(child) => Pid::from_child(child),
+            Keep::Enclosed(pid) => *pid,
+        }
+    }
+
     /// Waits for its end.
     pub fn wait(self) -> ExitStatus {
         // Waiting for one's own child fails only if another thread reaped it; then its status is unknown.

@@ -56,15 +56,29 @@ fn only_named_descriptors_are_inherited() {
     // Told by its file: its number is free in the other process, where whatever is opened next can have it.
     let stray = tempfile::NamedTempFile::new().unwrap();
     rustix::io::fcntl_setfd(stray.as_file(), rustix::io::FdFlags::empty()).unwrap();
-    let (named, mut far_named) = UnixStream::pair().unwrap();
+    let (mut far_named, named) = io::pipe().unwrap();
     let number = named.as_raw_fd();
-    let (process, _far) = shell(&format!("ls -l /proc/$$/fd >&{number}"), vec![named.into()]);
+    // By its path: `>&` takes numbers of one digit only, in some shells.
+    let (process, _far) = shell(&format!("ls -l /proc/$$/fd >/proc/$$/fd/{number}"), vec![named.into()]);
     process.wait(LONG).unwrap();
     drop(process);
     let mut listing = String::new();
     far_named.read_to_string(&mut listing).unwrap();
-    assert!(listing.lines().any(|line| line.contains(&format!(" {number} -> socket:"))), "{listing}");
+    assert!(listing.lines().any(|line| line.contains(&format!(" {number} -> pipe:"))), "{listing}");
     assert!(!listing.contains(&*stray.path().to_string_lossy()), "{listing}");
+}
+
+#[test]
+fn its_time_is_told_while_it_runs() {
+    // A child that has ended counts, too.
+    let (process, _far) = shell("(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done) & wait; exec sleep 1000", vec![]);
+    let end = std::time::Instant::now() + LONG;
+    while process.cpu().is_some_and(|cpu| cpu.is_zero()) && std::time::Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(process.cpu().is_some_and(|cpu| !cpu.is_zero()));
+    process.kill();
+    assert_eq!(process.cpu(), None);
 }
 
 #[test]

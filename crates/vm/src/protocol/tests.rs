@@ -21,7 +21,7 @@ fn every_frame_of_the_agent_is_understood() {
         guest_frame(0x04, b"err"),
         guest_frame(0x05, &[0, 0, 4, 0]),
         guest_frame(0x06, &[]),
-        guest_frame(0x07, &[3, 0, 0, 0, 9, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]),
+        guest_frame(0x07, &[&[3, 0, 0, 0, 9, 0, 0, 0][..], &[5u64, 6, 7, 8].map(u64::to_le_bytes).concat()].concat()),
         guest_frame(0x08, b"\x7f\0\0\0x: not\x1b[31m found\n"),
         guest_frame(0x09, b"careful"),
         guest_frame(0x0a, &[]),
@@ -30,6 +30,7 @@ fn every_frame_of_the_agent_is_understood() {
     let mut decoder = Decoder::new();
     decoder.push(&stream);
     let micros = Duration::from_micros;
+    let cpu = CpuTime { user: micros(5), system: micros(6), idle: micros(7), waiting: micros(8) };
     let expected = vec![
         GuestFrame::Hello { version: 1 },
         GuestFrame::Started { agent: micros(1), command: micros(2) },
@@ -37,7 +38,7 @@ fn every_frame_of_the_agent_is_understood() {
         GuestFrame::Output(OutputStream::Stderr, b"err".to_vec()),
         GuestFrame::StdinCredit(0x40000),
         GuestFrame::StdinClosed,
-        GuestFrame::Exit { status: 3, signal: 9, cpu: CpuTime { user: micros(5), system: micros(6) } },
+        GuestFrame::Exit { status: 3, signal: 9, cpu },
         GuestFrame::Error { status: 127, text: "x: not [31m found ".to_owned() },
         GuestFrame::Warning("careful".to_owned()),
         GuestFrame::Unmounted,
@@ -61,10 +62,11 @@ fn a_payload_of_the_wrong_size_is_refused() {
         (6, &[1]),
         (7, &[0; 7]),
         (7, &[0; 8]),
-        (7, &[0; 23]),
-        (7, &[0; 25]),
-        (7, &[&[0, 1, 0, 0, 0, 0, 0, 0][..], &[0; 16]].concat()),
-        (7, &[&[0, 0, 0, 0, 65, 0, 0, 0][..], &[0; 16]].concat()),
+        (7, &[0; 24]),
+        (7, &[0; 39]),
+        (7, &[0; 41]),
+        (7, &[&[0, 1, 0, 0, 0, 0, 0, 0][..], &[0; 32]].concat()),
+        (7, &[&[0, 0, 0, 0, 65, 0, 0, 0][..], &[0; 32]].concat()),
         (8, &[0, 1, 0, 0]),
         (8, &[0; 3]),
         (0xff, &[]),

@@ -399,12 +399,14 @@ fn a_filter_that_has_work_is_waited_for() {
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
 }
 
-const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 2, 0, 0, 0];
+const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 3, 0, 0, 0];
 const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const READY: [u8; 5] = [11, 0, 0, 0, 0];
-/// Status 0, 2 s in programs and 1 s in the kernel.
-const EXIT: [u8; 29] =
-    [7, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x84, 0x1e, 0, 0, 0, 0, 0, 0x40, 0x42, 0x0f, 0, 0, 0, 0, 0];
+/// Status 0, 2 s in programs and 1 s in the kernel, none without anything to do.
+const EXIT: [u8; 45] = [
+    7, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x84, 0x1e, 0, 0, 0, 0, 0, 0x40, 0x42, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
 
 /// Runs a session with a guest that sends these bytes, whatever it receives; its outputs are never read.
 fn with_guest_that_says(

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::seen::Digest;
 use crate::NodeId;
+use crate::digest::Digest;
 
 /// The deepest supported nesting of directories.
 const MAX_DEPTH: usize = 1 << 12;
@@ -229,6 +229,11 @@ impl Paths {
         }
         bytes.extend_from_slice(name);
         Path { bytes, is_named }
+    }
+
+    /// Whether a client knows the node, or a node placed in it.
+    pub fn knows(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
     }
 
     /// The number of nodes.

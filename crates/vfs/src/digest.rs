@@ -1,0 +1,17 @@
+//! 128-bit digests with random keys, of what is only compared.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// Makes digests.
+#[derive(Debug, Default)]
+pub struct Digest {
+    keys: [RandomState; 2],
+}
+
+impl Digest {
+    /// The digest of a thing.
+    pub fn of(&self, thing: impl Hash) -> u128 {
+        let [low, high] = self.keys.each_ref().map(|key| u128::from(key.hash_one(&thing)));
+        high << 64 | low
+    }
+}
