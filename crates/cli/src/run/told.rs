@@ -11,10 +11,16 @@ use serde_json::json;
 
 use super::project_file::Taken;
 use crate::output::complain;
+use crate::say::limited;
+
+/// Lines that a guest can cause without an end, and that are shown at once, at most. A guest that lacks something has up to a dozen to say.
+const FAULTS: u32 = 40;
 
 /// How much of a run is shown.
 #[derive(Clone)]
 pub struct Telling {
+    /// Shows an event, unless there were many.
+    show_few: Arc<dyn Fn(RunEvent) + Send + Sync>,
     quiet: bool,
     verbose: bool,
     /// Whether a person watches: in a log, a program's output should stand alone.
@@ -27,7 +33,7 @@ impl Telling {
     /// `quiet`: only what went wrong. `verbose`: also what is as usual.
     pub fn new(quiet: bool, verbose: bool) -> Telling {
         let is_watched = verbose || std::io::stderr().is_terminal();
-        Telling { quiet, verbose, is_watched, untold: Arc::default() }
+        Telling { show_few: Arc::new(limited(FAULTS)), quiet, verbose, is_watched, untold: Arc::default() }
     }
 
     /// Tells what a project's file gives the guest, and with `verbose` that it was read.
@@ -63,8 +69,14 @@ impl Telling {
             RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::StartedAgain(_) | RunEvent::Guest(_) => true,
         };
         match event {
+            RunEvent::Fault(_) | RunEvent::Guest(_) if is_told => (self.show_few)(event),
             _ if is_told => complain(event),
-            RunEvent::Guest(line) => self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(line),
+            RunEvent::Guest(line) => {
+                let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+                if untold.len() < FAULTS as usize {
+                    untold.push(line);
+                }
+            }
             _ => {}
         }
     }

@@ -54,10 +54,10 @@ fn write_all(mut to: impl Write, lines: &Receiver<(Vec<u8>, Sender<()>)>, stuck:
     }
 }
 
-/// Says events, the first few of many: clients that connect and go by the thousand must not fill a log. The others are
+/// Says events, the first `few` of many: clients that connect and go by the thousand must not fill a log. The others are
 /// counted, and the count is said at most once a second and at the end.
-pub fn limited<E: Display>() -> impl Fn(E) + Send + Sync + 'static {
-    let said = Said(Mutex::new(Burst::new(Instant::now())));
+pub fn limited<E: Display>(few: u32) -> impl Fn(E) + Send + Sync + 'static {
+    let said = Said(Mutex::new(Burst::new(few, Instant::now())));
     move |event| {
         let line = said.0.lock().unwrap_or_else(PoisonError::into_inner).line(&event, Instant::now());
         line.into_iter().for_each(say);
@@ -76,6 +76,8 @@ impl Drop for Said {
 
 /// How many lines may be said now.
 struct Burst {
+    /// Lines said at once, at most.
+    most: u32,
     lines: u32,
     /// When the last line was earned.
     since: Instant,
@@ -84,20 +86,18 @@ struct Burst {
 }
 
 impl Burst {
-    /// Lines said at once, at most.
-    const FIRST: u32 = 5;
     /// One more line is earned after this time.
     const INTERVAL: Duration = Duration::from_secs(1);
 
-    fn new(now: Instant) -> Burst {
-        Burst { lines: Burst::FIRST, since: now, more: 0 }
+    fn new(most: u32, now: Instant) -> Burst {
+        Burst { most, lines: most, since: now, more: 0 }
     }
 
     /// The line for an event that came `now`, if there is one.
     fn line(&mut self, event: &dyn Display, now: Instant) -> Option<String> {
         let passed = now.saturating_duration_since(self.since).as_secs() / Burst::INTERVAL.as_secs();
         if passed > 0 {
-            self.lines = self.lines.saturating_add(u32::try_from(passed).unwrap_or(u32::MAX)).min(Burst::FIRST);
+            self.lines = self.lines.saturating_add(u32::try_from(passed).unwrap_or(u32::MAX)).min(self.most);
             self.since = now;
         }
         let Some(left) = self.lines.checked_sub(1) else {
@@ -169,7 +169,7 @@ mod tests {
     fn many_events_are_few_lines() {
         const EVENTS: u64 = 20_000;
         let start = Instant::now();
-        let mut burst = Burst::new(start);
+        let mut burst = Burst::new(5, start);
         // In four seconds.
         let at = |event| start + Duration::from_micros(200 * event);
         let mut lines: Vec<String> = (0..EVENTS).filter_map(|event| burst.line(&"it failed", at(event))).collect();

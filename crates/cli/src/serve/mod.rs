@@ -164,6 +164,9 @@ fn disk_until_stopped(
     told_until_stopped(start, introduce, if stats { |disk| complain(of_disk(disk)) } else { |_| {} })
 }
 
+/// Lines of what clients cause that are said at once, at most.
+const FAULTS: u32 = 5;
+
 /// Like [`until_stopped`], where `introduce` gets the lines that say how to use what is served, and `asked` what was asked of a disk.
 fn told_until_stopped(
     start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
@@ -172,7 +175,7 @@ fn told_until_stopped(
 ) -> anyhow::Result<()> {
     // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;
-    let complain_of_few = limited();
+    let complain_of_few = limited(FAULTS);
     let service = start(Events::new(move |event| match event {
         ServiceEvent::Note(_) => complain(event),
         // Clients that come and go by the thousand must not fill a log.
