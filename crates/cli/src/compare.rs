@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, Args, ValueEnum};
-use inarch_jobs::compare::{self, CompareRequest, HostWay, PageCache};
+use inarch_jobs::compare::{self, CompareRequest, HostWay, PackageCaches, PageCache};
 use inarch_jobs::run::{Root, Way};
 use inarch_jobs::{DiskFormat, Events, WholeFile};
 
@@ -59,6 +59,7 @@ Examples:
   inarch compare --root oci:app --svg chart.svg -- ./tests
   inarch compare --also 'virtme-ng=vng -r -- make check' make check
   inarch compare --host -- sh -c 'make clean; make'
+  inarch compare --cache npm --net --package-cache both npm ci
   inarch compare --json make check | jq '.best'
 
 Every way has a turn in each round. A way that fails is named, and the others go on. The whole run counts: preparation, boot and command. The \
@@ -93,6 +94,17 @@ pub struct CompareArguments {
         help_heading = "Comparison"
     )]
     page_cache: States,
+
+    /// The caches of --cache before each run: empty (and what a run adds is thrown away), filled as the runs before left them, or both,
+    /// each with its turns
+    #[arg(
+        long,
+        value_name = "empty|filled|both",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Comparison"
+    )]
+    package_cache: Option<Fillings>,
 
     /// Print JSON, with every run
     #[arg(long, conflicts_with_all = ["csv", "markdown"], help_heading = "Comparison")]
@@ -136,9 +148,27 @@ impl States {
     }
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Fillings {
+    Empty,
+    Filled,
+    Both,
+}
+
+impl Fillings {
+    fn list(self) -> Vec<PackageCaches> {
+        match self {
+            Fillings::Empty => vec![PackageCaches::Empty],
+            Fillings::Filled => vec![PackageCaches::Filled],
+            Fillings::Both => vec![PackageCaches::Filled, PackageCaches::Empty],
+        }
+    }
+}
+
 /// Measures, and prints what was found.
 pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
-    let CompareArguments { runs, host, also, page_cache, json, csv, markdown, svg, html, mut run } = arguments;
+    let CompareArguments { runs, host, also, page_cache, package_cache, json, csv, markdown, svg, html, mut run } =
+        arguments;
     for (is_given, option) in [
         (run.keep.is_some(), "--keep"),
         (run.trace.is_some(), "--trace"),
@@ -168,7 +198,20 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
             complain(event);
         }
     });
-    let request = CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list() };
+    let package_caches = package_cache.map(Fillings::list).unwrap_or_default();
+    anyhow::ensure!(
+        package_cache.is_none() || !request.caches.is_empty(),
+        "--package-cache: the guest gets no cache; --cache NAME gives it one"
+    );
+    let live = request.caches.iter().find(|cache| cache.live).filter(|_| package_cache.is_some());
+    if let Some(cache) = live {
+        let name = &cache.place.name;
+        anyhow::bail!(
+            "--package-cache: the guest writes to cache {name} itself, by virtiofs; compare it without via=virtiofs"
+        );
+    }
+    let request =
+        CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list(), package_caches };
     let report = compare::compare(&request, &events)?;
     let native = report.results.iter().find(|one| host && one.name == host::NATIVE);
     if let Some(failure) = native.and_then(|native| native.failure.as_deref()) {

@@ -3,7 +3,8 @@
 //! 1. Each way has a turn in every round, and the rounds begin with another one each time, so that what changes on this machine
 //!    meanwhile harms all alike.
 //! 2. Before a run, this machine's page cache is emptied, or it is left as the runs before have filled it ([`PageCache`]).
-//! 3. A way that fails is reported, and has no further turns. The others go on.
+//! 3. A package cache that the guest gets ([`RunCache`]) is as earlier runs have left it, or empty ([`PackageCaches`]).
+//! 4. A way that fails is reported, and has no further turns. The others go on.
 //!
 //! What counts is the whole run, from its start to its end: preparation, boot and command.
 
@@ -16,16 +17,18 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use inarch_cache::{CachePlace, Scope};
 use inarch_lifecycle::Events;
 use rustix::fs::sync;
+use tempfile::TempDir;
 
 use crate::JobError;
-use crate::run::{self, Root, RunEvent, RunRequest, Streams, TreeMount, Way};
+use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way};
 use inarch_vm::accel::Accel;
 
 pub use host::{HostPlace, HostWay};
 pub use machine::Machine;
-pub use report::{Best, CompareEvent, CompareReport, Measured, OneRun, PageCache};
+pub use report::{Best, CompareEvent, CompareReport, Measured, OneRun, PackageCaches, PageCache};
 
 /// How much of a failed command's output is told.
 const TOLD: u64 = 600;
@@ -46,19 +49,22 @@ pub struct CompareRequest {
     pub runs: u32,
     /// States of this machine's page cache.
     pub page_caches: Vec<PageCache>,
+    /// States of the run's package caches; each transport is measured with each of them. If there are none, the caches are as in any run.
+    pub package_caches: Vec<PackageCaches>,
 }
 
 /// What has a turn in each round.
 #[derive(Clone, Debug)]
 enum Contender {
-    Guest(Way),
+    Guest(Way, Option<PackageCaches>),
     Host(HostWay),
 }
 
 impl Contender {
     fn name(&self) -> String {
         match self {
-            Contender::Guest(way) => way.name().to_owned(),
+            Contender::Guest(way, Some(PackageCaches::Empty)) => format!("{}, caches empty", way.name()),
+            Contender::Guest(way, _) => way.name().to_owned(),
             Contender::Host(host) => host.name.clone(),
         }
     }
@@ -66,12 +72,17 @@ impl Contender {
 
 impl CompareRequest {
     fn contenders(&self) -> impl Iterator<Item = Contender> {
-        let guests = self.ways.iter().copied().map(Contender::Guest);
+        let states = || match &self.package_caches[..] {
+            [] => vec![None],
+            states => states.iter().copied().map(Some).collect(),
+        };
+        let guests =
+            self.ways.iter().flat_map(move |way| states().into_iter().map(|state| Contender::Guest(*way, state)));
         guests.chain(self.host_ways.iter().cloned().map(Contender::Host))
     }
 
-    /// The run by one transport, with its output in `output`.
-    fn by(&self, way: Way, output: &File) -> Result<RunRequest, JobError> {
+    /// The run by one transport, with empty package caches below `empty`, if that is given, and with its output in `output`.
+    fn by(&self, way: Way, empty: Option<&Path>, output: &File) -> Result<RunRequest, JobError> {
         let copy = || output.try_clone().map(Into::into);
         let streams = || Ok(Streams { input: None, output: copy()?, error: copy()? });
         let streams = streams().map_err(|error| self.no_output(error))?;
@@ -80,7 +91,19 @@ impl CompareRequest {
         // A signal ends this process, and the machine with it.
         let signals = None;
         let trees = trees.collect();
-        Ok(RunRequest { root_via, trees, streams: Arc::new(streams), signals, terminal: false, ..self.run.clone() })
+        let caches = match empty {
+            Some(empty) => self.run.caches.iter().map(|cache| emptied(cache, empty)).collect::<Result<_, _>>()?,
+            None => self.run.caches.clone(),
+        };
+        Ok(RunRequest {
+            root_via,
+            trees,
+            caches,
+            streams: Arc::new(streams),
+            signals,
+            terminal: false,
+            ..self.run.clone()
+        })
     }
 
     /// The command's output cannot be taken.
@@ -96,6 +119,12 @@ fn is_open(tree: &TreeMount) -> bool {
 
 fn by(tree: &TreeMount, way: Way) -> TreeMount {
     TreeMount { via: way, ..tree.clone() }
+}
+
+/// A cache in which nothing is, and to which nothing is added: one below an empty directory.
+fn emptied(cache: &RunCache, directory: &Path) -> Result<RunCache, JobError> {
+    let place = CachePlace::new(directory, Scope::User, &cache.place.name)?;
+    Ok(RunCache { place, publish: Publish::Never, mode: Mode::Shared, live: false, remote: None, ..cache.clone() })
 }
 
 /// Empties this machine's page cache, and its caches of names and inodes (Documentation/admin-guide/sysctl/vm.rst, `drop_caches`).
@@ -126,7 +155,8 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
             let before = results.iter().find(|before| before.name == measured.name);
             measured.failure = before.and_then(|before| before.failure.clone());
         }
-        if *page_cache == PageCache::Warm && results.is_empty() {
+        let fills_caches = request.package_caches.contains(&PackageCaches::Filled);
+        if (*page_cache == PageCache::Warm || fills_caches) && results.is_empty() {
             of_state.iter_mut().for_each(|measured| comparing.fill(measured));
         }
         for round in 0..request.runs {
@@ -180,7 +210,7 @@ impl Comparing<'_> {
     fn run(&mut self, measured: &mut Measured) -> Option<OneRun> {
         let ran = self.output().and_then(|mut output| {
             let run = match &measured.contender {
-                Contender::Guest(way) => self.in_guest(*way, &output)?,
+                Contender::Guest(way, caches) => self.in_guest(*way, *caches, &output)?,
                 Contender::Host(host) => host.run(&output, &self.request.run.overlay_dir)?,
             };
             if run.status != 0 && measured.runs.is_empty() {
@@ -193,13 +223,20 @@ impl Comparing<'_> {
         ran.map_err(|error| measured.failure = Some(error.to_string())).ok()
     }
 
+    /// A directory for caches, which goes with the value.
+    fn empty_directory(&self) -> Result<TempDir, JobError> {
+        let directory = &self.request.run.overlay_dir;
+        let made = tempfile::Builder::new().prefix(".inarch-caches.").tempdir_in(directory);
+        made.map_err(|error| JobError::path(directory, "cannot make a directory for empty caches", error))
+    }
+
     /// Where a run's output goes.
     fn output(&self) -> Result<File, JobError> {
         let output = tempfile::tempfile_in(&self.request.run.overlay_dir);
         output.map_err(|error| self.request.no_output(error))
     }
 
-    fn in_guest(&mut self, way: Way, output: &File) -> Result<OneRun, JobError> {
+    fn in_guest(&mut self, way: Way, caches: Option<PackageCaches>, output: &File) -> Result<OneRun, JobError> {
         let accel = Arc::new(Mutex::new(None));
         let told = Arc::clone(&accel);
         let events = Events::new(move |event| {
@@ -207,7 +244,12 @@ impl Comparing<'_> {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(accel);
             }
         });
-        let report = run::start(self.request.by(way, output)?, events)?.wait();
+        let empty = match caches {
+            Some(PackageCaches::Empty) => Some(self.empty_directory()?),
+            _ => None,
+        };
+        let request = self.request.by(way, empty.as_ref().map(TempDir::path), output)?;
+        let report = run::start(request, events)?.wait();
         self.accel = accel.lock().unwrap_or_else(PoisonError::into_inner).or(self.accel);
         match report.status().filter(|_| report.result.is_ok()) {
             Some(status) => Ok(OneRun::of(&report, status)),

@@ -22,6 +22,67 @@ fn root(dir: &Path) {
 }
 
 #[test]
+fn with_package_caches_empty_and_filled() {
+    let dir = scratch();
+    root(dir.path());
+    // The status says whether the cache had anything: the ways of one state agree only if it is as it should be each time.
+    let script = "if [ -e /caches/added ]; then exit 0; else echo x > /caches/added; fi; echo emptied >> /counted/runs";
+    for name in ["counted", "temporary"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    let compare = |package_cache: &str| {
+        let mut command = Command::new(INARCH);
+        command.args([
+            "compare",
+            any_machine(),
+            "--root",
+            "tree",
+            "--cache",
+            "things=/caches",
+            "-v",
+            "counted:/counted",
+        ]);
+        command.args([
+            "--via",
+            "ext4",
+            "--runs",
+            "2",
+            "--json",
+            "--package-cache",
+            package_cache,
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+        ]);
+        command.env("XDG_STATE_HOME", dir.path().join("state")).env("XDG_CACHE_HOME", dir.path().join("state"));
+        command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    let emptied = || fs::read_to_string(dir.path().join("counted/runs")).map_or(0, |text| text.lines().count());
+    let output = compare("empty");
+    assert_status(&output, 0);
+    // One to fill the page cache, and two that are measured.
+    assert_eq!(emptied(), 3);
+    let output = compare("both");
+    assert_status(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let ways: Vec<_> = report["results"].as_array().unwrap().iter().map(|one| one["way"].clone()).collect();
+    assert_eq!(ways, ["ext4", "ext4, caches empty"]);
+    // Three more, and the first one with caches to fill.
+    assert_eq!(emptied(), 7, "{}", stderr(&output));
+    // Nothing is left of the empty ones.
+    let caches = fs::read_dir(dir.path().join("state/inarch/caches")).unwrap();
+    assert_eq!(caches.count(), 1, "the project's own");
+    let temporary = fs::read_dir(dir.path().join("temporary")).unwrap();
+    assert_eq!(temporary.count(), 0);
+    assert_one_line(&compare("cold"), &["--package-cache", "cold", "filled"]);
+    let words = ["compare", "--package-cache", "both", "--", "true"];
+    let output = inarch(words);
+    assert_status(&output, 125);
+    assert_one_line(&output, &["--package-cache", "--cache NAME"]);
+}
+
+#[test]
 fn each_is_measured_and_a_failure_is_named() {
     let dir = scratch();
     root(dir.path());

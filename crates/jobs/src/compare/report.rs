@@ -33,10 +33,19 @@ impl PageCache {
     }
 }
 
+/// The package caches of a run before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackageCaches {
+    /// Nothing is in them, and what the run adds is thrown away.
+    Empty,
+    /// As earlier runs, or else one that is not measured, have left them.
+    Filled,
+}
+
 /// What happens in a comparison. Its text is one line.
 #[derive(Clone, Debug)]
 pub enum CompareEvent {
-    /// An unmeasured run fills the page cache.
+    /// An unmeasured run fills the page cache, and the package caches.
     Fills {
         /// The way.
         way: String,
@@ -68,7 +77,7 @@ pub enum CompareEvent {
 impl fmt::Display for CompareEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CompareEvent::Fills { way } => write!(f, "{way}: a run that is not measured fills the page cache"),
+            CompareEvent::Fills { way } => write!(f, "{way}: a run that is not measured fills the caches"),
             CompareEvent::Measured { way, page_cache, round, of, seconds } => {
                 write!(f, "{way}, page cache {}: run {round} of {of} took {seconds:.2} s", page_cache.name())
             }
@@ -256,7 +265,10 @@ mod tests {
             disk_bytes: None,
             is_outlier: false,
         };
-        Measured { runs: totals.iter().map(run).collect(), ..Measured::new(Contender::Guest(way), PageCache::Warm) }
+        Measured {
+            runs: totals.iter().map(run).collect(),
+            ..Measured::new(Contender::Guest(way, None), PageCache::Warm)
+        }
     }
 
     #[test]
