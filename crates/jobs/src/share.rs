@@ -14,8 +14,10 @@ use inarch_lifecycle::shown;
 use inarch_source::Source;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, Measures, Refused, Submounts};
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, Measured, OneClient};
-use inarch_vhost::fs::{FsOptions, FsServer, Tag};
+use inarch_vfs::{
+    DescriptorShares, FileSystem, HostDirectory, HostError, HostOptions, MappedOwners, Measured, OneClient, Slots,
+};
+use inarch_vhost::fs::{FsOptions, FsServer, MAX_CONNECTIONS, Tag};
 
 use crate::JobError;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
@@ -235,27 +237,56 @@ impl Share {
     ) -> Result<FsServer, JobError> {
         // Decided once, so that both sides agree, whatever the process gives up in between.
         let without_opening = cover.map_or_else(|| self.without_opening(), |cover| cover.without_opening);
-        let over = cover.map(|cover| Arc::clone(&cover.layer));
-        let open = move |share: &Share| {
-            if let Some(layer) = &over {
-                // When one client disconnects, the others continue.
-                return Ok(Arc::new(OneClient::of(Arc::clone(layer))) as Arc<dyn FileSystem>);
-            }
-            let opens_directories = share.opens_directories();
-            let options = HostOptions { without_opening, opens_directories, ..share.host_options() };
-            let opened = HostDirectory::new(&share.directory, options);
-            opened.map(|directory| with_owners(Arc::new(directory), &share.owners))
-        };
+        let layers = Layers::new(cover.map(|cover| Arc::clone(&cover.layer)), inarch_vfs::descriptor_limit());
         // Reports an unusable directory now rather than to a machine.
-        open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
+        layers
+            .open(self, without_opening)
+            .map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
         let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
         let options = FsOptions { queues, tag, connection };
         let share = self.clone();
         let open = move || {
-            let layer = open(&share).map_err(|error| io::Error::other(error.to_string()))?;
+            let layer = layers.open(&share, without_opening).map_err(|error| io::Error::other(error.to_string()))?;
             Ok(measured(adapt(layer)?, share.measures.as_ref()))
         };
         Ok(FsServer::new(open, options))
+    }
+}
+
+/// What machines get that connect to one server, so that none takes the others' descriptors.
+struct Layers {
+    /// The upper layer that all have, and the files that each may have open.
+    over: Option<(Arc<dyn FileSystem>, Arc<Slots>)>,
+    shares: Arc<DescriptorShares>,
+}
+
+impl Layers {
+    /// Within so many descriptors.
+    fn new(over: Option<Arc<dyn FileSystem>>, descriptors: usize) -> Layers {
+        // Two layers of the host may be below one file that is open.
+        let slots = || Arc::new(Slots::new(descriptors / 6, MAX_CONNECTIONS));
+        let shares = DescriptorShares::new(descriptors, MAX_CONNECTIONS);
+        Layers { over: over.map(|layer| (layer, slots())), shares }
+    }
+
+    /// For one more machine.
+    fn open(&self, share: &Share, without_opening: bool) -> Result<Arc<dyn FileSystem>, HostError> {
+        if let Some((layer, slots)) = &self.over {
+            // When one client disconnects, the others continue.
+            return Ok(Arc::new(OneClient::among(Arc::clone(layer), slots)));
+        }
+        let descriptors = self.shares.take().ok_or_else(|| HostError {
+            path: share.directory.clone(),
+            error: io::Error::other("too few descriptors are left for one more machine (ulimit -n)"),
+        })?;
+        let options = HostOptions {
+            without_opening,
+            opens_directories: share.opens_directories(),
+            descriptors: Some(descriptors.count()),
+            ..share.host_options()
+        };
+        let directory = HostDirectory::new(&share.directory, options)?.holding(descriptors);
+        Ok(with_owners(Arc::new(directory), &share.owners))
     }
 }
 
@@ -283,4 +314,66 @@ pub(crate) fn note_on_mount_points(directory: &Path, submounts: Submounts) -> Op
 /// Request queues where none are asked for: as many as there are processors, up to 8.
 pub fn default_queues() -> u16 {
     thread::available_parallelism().map_or(1, |processors| processors.get().min(8) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use inarch_vfs::{Context, NodeId};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    const READ: u32 = libc::O_RDONLY as u32;
+
+    fn share(directory: &Path) -> Share {
+        Share {
+            directory: directory.to_owned(),
+            changes: Changes::Host,
+            uncached: false,
+            read_only: false,
+            refused: Refused::default(),
+            over: None,
+            submounts: Submounts::Empty,
+            xattrs: true,
+            acl: false,
+            writeback: false,
+            locks: false,
+            owners: Owners::default(),
+            measures: None,
+        }
+    }
+
+    /// As a machine opens them; ends with the error at which there are no more.
+    fn open_all(layer: &dyn FileSystem) -> (usize, Errno) {
+        let file = layer.lookup(&Context::SERVER, NodeId::ROOT, b"file").unwrap().node;
+        for count in 0..10_000 {
+            if let Err(error) = layer.open(&Context::SERVER, file, READ) {
+                return (count, error);
+            }
+        }
+        panic!("there is no limit");
+    }
+
+    #[test]
+    fn a_machine_that_opens_all_it_can_leaves_others_some() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "content").unwrap();
+        let share = share(dir.path());
+        let layers = Layers::new(None, 4096);
+        let machines = [(); 3].map(|()| layers.open(&share, false).unwrap());
+        let opened = machines.each_ref().map(|machine| open_all(&**machine));
+        assert!(opened.iter().all(|(count, error)| *count > 20 && *error == Errno::NFILE), "{opened:?}");
+        assert!(opened.iter().map(|(count, _)| count).sum::<usize>() < 4096 / 2, "{opened:?}");
+        drop(machines);
+        // One that comes alone has most.
+        let (alone, _) = open_all(&*layers.open(&share, false).unwrap());
+        assert!(alone > 4096 / 8, "{alone}");
+
+        let layer =
+            with_owners(Arc::new(HostDirectory::new(dir.path(), HostOptions::default()).unwrap()), &Owners::default());
+        let layers = Layers::new(Some(layer), 4096 * 6);
+        let machines = [(); 3].map(|()| layers.open(&share, false).unwrap());
+        let opened = machines.each_ref().map(|machine| open_all(&**machine));
+        assert_eq!(opened, [4096 - 256 + 4, 4, 4].map(|count| (count, Errno::NFILE)));
+    }
 }

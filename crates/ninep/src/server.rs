@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
-use inarch_vfs::FileSystem;
-use rustix::process::{Resource, getrlimit};
+use inarch_vfs::{FileSystem, open_file_limit};
 
 use crate::event::Event;
 use crate::session::{Export, Session, Shared};
@@ -56,19 +55,13 @@ impl Default for NinepOptions {
             msize: NinepOptions::MAX_MSIZE,
             fids: 1 << 22,
             fid_bytes: 512 << 20,
-            open_files: open_files(),
+            open_files: open_file_limit(),
             threads: 8,
             waiting_locks: 1024,
             xattr_bytes: 16 << 20,
             negotiation: Duration::from_secs(30),
         }
     }
-}
-
-/// How many files may be open at once: a third of this process's descriptors, as for a directory of the host.
-fn open_files() -> usize {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    usize::try_from(limit.saturating_sub(64) / 3).unwrap_or(1 << 18)
 }
 
 /// Serves a file system to 9P clients.

@@ -45,6 +45,7 @@ mod paths;
 mod recorder;
 mod slab;
 mod slab_index;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod volume_files;
@@ -73,4 +74,5 @@ pub use only::{Only, Shown};
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, Listed, RecordLevel, Recorder, Recording};
+pub use slots::{ClientSlots, DescriptorShare, DescriptorShares, Slot, Slots, descriptor_limit, open_file_limit};
 pub use volume_files::VolumeFiles;

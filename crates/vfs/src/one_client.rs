@@ -9,8 +9,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::hash_map::Entry as Slot;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::passing::PassingOn;
+use crate::slots::{ClientSlots, Slot, Slots};
 use crate::{
     Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle,
     SetAttributes, Statistics, WriteKind, not_supported,
@@ -28,20 +29,31 @@ use crate::{
 pub struct OneClient {
     below: Arc<dyn FileSystem>,
     held: RwLock<Held>,
+    slots: Option<Arc<ClientSlots>>,
 }
 
 /// The look-ups and open files of the client.
 #[derive(Debug, Default)]
 struct Held {
     lookups: HashMap<NodeId, u64>,
-    files: HashSet<(NodeId, HandleId)>,
-    directories: HashSet<(NodeId, HandleId)>,
+    files: HashMap<(NodeId, HandleId), Option<Slot>>,
+    directories: HashMap<(NodeId, HandleId), Option<Slot>>,
 }
 
 impl OneClient {
     /// An adapter for a new client.
     pub fn of(below: Arc<dyn FileSystem>) -> OneClient {
-        OneClient { below, held: RwLock::default() }
+        OneClient { below, held: RwLock::default(), slots: None }
+    }
+
+    /// The same for one of many, which has no more open than `all` leave it.
+    pub fn among(below: Arc<dyn FileSystem>, all: &Arc<Slots>) -> OneClient {
+        OneClient { below, held: RwLock::default(), slots: Some(ClientSlots::new(all)) }
+    }
+
+    /// A slot for a file or directory that is about to be opened.
+    fn slot(&self) -> Result<Option<Slot>, Errno> {
+        self.slots.as_ref().map(ClientSlots::take).transpose()
     }
 
     /// Locked for bookkeeping only, never during a call of the file system below.
@@ -70,7 +82,7 @@ impl OneClient {
             return self.of_node(node);
         }
         let held = self.has();
-        let has = held.files.contains(&(node, handle)) || held.directories.contains(&(node, handle));
+        let has = held.files.contains_key(&(node, handle)) || held.directories.contains_key(&(node, handle));
         if has { Ok(&*self.below) } else { Err(Errno::BADF) }
     }
 
@@ -93,15 +105,15 @@ impl OneClient {
     }
 
     /// Records an open file, unless files need no open.
-    fn opened(&self, node: NodeId, opened: OpenHandle) -> OpenHandle {
+    fn opened(&self, node: NodeId, opened: OpenHandle, slot: Option<Slot>) -> OpenHandle {
         if opened.handle != HandleId::default() {
-            self.held().files.insert((node, opened.handle));
+            self.held().files.insert((node, opened.handle), slot);
         }
         opened
     }
 
-    fn created(&self, (entry, opened): (Entry, OpenHandle)) -> (Entry, OpenHandle) {
-        (self.learned(entry), self.opened(entry.node, opened))
+    fn created(&self, (entry, opened): (Entry, OpenHandle), slot: Option<Slot>) -> (Entry, OpenHandle) {
+        (self.learned(entry), self.opened(entry.node, opened, slot))
     }
 }
 
@@ -127,7 +139,7 @@ impl FileSystem for OneClient {
     fn forget(&self, node: NodeId, lookups: u64) {
         let given = {
             let mut held = self.held();
-            let Slot::Occupied(mut there) = held.lookups.entry(node) else { return };
+            let Place::Occupied(mut there) = held.lookups.entry(node) else { return };
             let given = lookups.min(*there.get());
             *there.get_mut() -= given;
             if *there.get() == 0 {
@@ -140,10 +152,10 @@ impl FileSystem for OneClient {
 
     fn disconnected(&self) {
         let Held { lookups, files, directories } = std::mem::take(&mut *self.held());
-        for (node, handle) in files {
+        for ((node, handle), _slot) in files {
             self.below.release(node, handle, None);
         }
-        for (node, handle) in directories {
+        for ((node, handle), _slot) in directories {
             self.below.release_directory(node, handle);
         }
         for (node, lookups) in lookups {
@@ -224,7 +236,8 @@ impl FileSystem for OneClient {
     }
 
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
-        self.of_node(node)?.open(context, node, flags).map(|opened| self.opened(node, opened))
+        let (below, slot) = (self.of_node(node)?, self.slot()?);
+        below.open(context, node, flags).map(|opened| self.opened(node, opened, slot))
     }
 
     fn create(
@@ -235,7 +248,8 @@ impl FileSystem for OneClient {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, OpenHandle), Errno> {
-        self.of_node(parent)?.create(context, parent, name, new, flags).map(|created| self.created(created))
+        let (below, slot) = (self.of_node(parent)?, self.slot()?);
+        below.create(context, parent, name, new, flags).map(|created| self.created(created, slot))
     }
 
     fn create_unnamed(
@@ -245,7 +259,8 @@ impl FileSystem for OneClient {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, OpenHandle), Errno> {
-        self.of_node(parent)?.create_unnamed(context, parent, new, flags).map(|created| self.created(created))
+        let (below, slot) = (self.of_node(parent)?, self.slot()?);
+        below.create_unnamed(context, parent, new, flags).map(|created| self.created(created, slot))
     }
 
     fn read(
@@ -314,16 +329,18 @@ impl FileSystem for OneClient {
     }
 
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
+        // The slot is free when the file is closed.
         let had = self.held().files.remove(&(node, handle));
-        if had {
+        if had.is_some() {
             self.below.release(node, handle, owner);
         }
     }
 
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
-        let opened = self.of_node(node)?.open_directory(context, node)?;
+        let (below, slot) = (self.of_node(node)?, self.slot()?);
+        let opened = below.open_directory(context, node)?;
         if opened.handle != HandleId::default() {
-            self.held().directories.insert((node, opened.handle));
+            self.held().directories.insert((node, opened.handle), slot);
         }
         Ok(opened)
     }
@@ -348,7 +365,7 @@ impl FileSystem for OneClient {
 
     fn release_directory(&self, node: NodeId, handle: HandleId) {
         let had = self.held().directories.remove(&(node, handle));
-        if had {
+        if had.is_some() {
             self.below.release_directory(node, handle);
         }
     }

@@ -10,11 +10,11 @@ use super::access::{self, EXECUTE, READ, WRITE};
 use super::fids::Fid;
 use super::locks::open_file;
 use super::place::{DIRECTORY, Place, REGULAR, SYMLINK, TYPE_MASK};
-use super::slots::Slot;
 use super::usage::{Handle, OpenDirectory, OpenFile, Use};
 use super::walk::group_of;
 use super::{Answer, Call, Session, attributes};
 use crate::wire::{Reply, ReplyBuffer, kind, open};
+use inarch_vfs::Slot;
 
 /// The flags of open(2) that the file system also needs. The others concern the client's own descriptor, or would place
 /// demands on our buffers (`O_DIRECT`).

@@ -16,7 +16,6 @@ mod locks;
 mod names;
 mod outbox;
 mod place;
-mod slots;
 mod tags;
 mod usage;
 mod walk;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::lock_table::{LockTable, RangeCount};
 use super::locks::LockChanges;
-use super::slots::{ClientSlots, Slot, Slots};
+use inarch_vfs::{ClientSlots, Slot, Slots};
 
 /// What all clients of a server share.
 pub struct Shared {

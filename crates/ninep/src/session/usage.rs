@@ -7,7 +7,7 @@ use inarch_vfs::{HandleId, LockOwner};
 use rustix::io::Errno;
 
 use super::place::{Export, Place};
-use super::slots::Slot;
+use inarch_vfs::Slot;
 
 /// A fid's use.
 pub enum Use {

@@ -44,12 +44,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId,
-    OpenHandle, SetAttributes, Statistics, WriteKind, hold, not_supported,
+    Attributes, Caching, Context, DescriptorShare, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner,
+    NewNode, NodeId, OpenHandle, SetAttributes, Statistics, WriteKind, descriptor_limit, hold, not_supported,
 };
 pub use attributes::is_shown_as;
 pub use caller::may_open_every_file;
@@ -180,6 +179,8 @@ pub struct HostDirectory {
     /// Whether a client lists directories with their entries' attributes.
     lists_attributes: AtomicBool,
     stamps: RandomState,
+    /// Where it is one client's of several.
+    share: Option<DescriptorShare>,
 }
 
 impl HostDirectory {
@@ -231,7 +232,14 @@ impl HostDirectory {
             started: Instant::now(),
             lists_attributes: AtomicBool::new(false),
             stamps: RandomState::new(),
+            share: None,
         })
+    }
+
+    /// Gives `share`, whose descriptors it was made for ([`HostOptions::descriptors`]), back when it is dropped.
+    pub fn holding(mut self, share: DescriptorShare) -> HostDirectory {
+        self.share = Some(share);
+        self
     }
 
     /// Whether files are opened before use.
@@ -263,12 +271,6 @@ impl HostDirectory {
     fn writable(&self) -> Result<(), Errno> {
         if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
-}
-
-/// How many descriptors this process may have.
-fn descriptor_limit() -> usize {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    usize::try_from(limit).unwrap_or(1 << 20).saturating_sub(64)
 }
 
 /// A lock protects bookkeeping only, which a panic elsewhere leaves intact.

@@ -18,6 +18,9 @@ use crate::{
 /// Files that no client knows any more are remembered up to this number, and down to the half of it those that took the least time are dropped.
 const REMEMBERED: usize = 1 << 13;
 
+/// Bytes of a path that are remembered: the end of one that is longer.
+const LONGEST_PATH: usize = 4096;
+
 /// What the requests to one file took: to open, read, write, copy, allocate, flush and close it, and to bring it to the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileTime {
@@ -60,14 +63,28 @@ struct Known {
     spent: HashMap<NodeId, Spent>,
 }
 
+impl Known {
+    /// Its path, or the end of it.
+    fn path(&self, node: NodeId) -> Vec<u8> {
+        let mut path = self.paths.path(node).bytes;
+        path.drain(..path.len().saturating_sub(LONGEST_PATH));
+        path
+    }
+}
+
 impl FileTimes {
     /// The files that took the most time, `count` at most.
     pub fn slowest(&self, count: usize) -> Vec<FileTime> {
         let mut all = hold(&self.forgotten).clone();
         for known in hold(&self.known).iter().filter_map(Weak::upgrade) {
             let known = hold(&known);
-            for (node, spent) in &known.spent {
-                all.entry(known.paths.path(*node).bytes).or_default().add(*spent);
+            // Paths are made of as many as can be among the slowest.
+            let mut nodes: Vec<_> = known.spent.iter().map(|(node, spent)| (spent.time, *node)).collect();
+            nodes.sort_unstable();
+            for (_, node) in nodes.iter().rev().take(count) {
+                if let Some(spent) = known.spent.get(node) {
+                    all.entry(known.path(*node)).or_default().add(*spent);
+                }
             }
         }
         let file = |(path, Spent { requests, bytes, time })| FileTime { path, requests, bytes, time };
@@ -116,7 +133,12 @@ impl TimedFiles {
         let outcome = ask();
         let time = began.elapsed();
         let bytes = outcome.as_ref().map_or(0, bytes);
-        hold(&self.known).spent.entry(node).or_default().add(Spent { requests: 1, bytes, time });
+        let mut known = hold(&self.known);
+        // A client may name any number.
+        if known.paths.knows(node) {
+            known.spent.entry(node).or_default().add(Spent { requests: 1, bytes, time });
+        }
+        drop(known);
         outcome
     }
 
@@ -138,8 +160,8 @@ impl TimedFiles {
 
     /// Remembers by their paths what was spent on all nodes, which no client knows any more.
     fn forget_all(&self) {
-        let Known { paths, spent } = std::mem::take(&mut *hold(&self.known));
-        spent.into_iter().for_each(|(node, spent)| self.times.add_forgotten(paths.path(node).bytes, spent));
+        let known = std::mem::take(&mut *hold(&self.known));
+        known.spent.iter().for_each(|(node, spent)| self.times.add_forgotten(known.path(*node), *spent));
     }
 }
 
@@ -168,7 +190,7 @@ impl FileSystem for TimedFiles {
     fn forget(&self, node: NodeId, lookups: u64) {
         // The number may be reused as soon as the node is forgotten.
         let mut known = hold(&self.known);
-        let path = known.spent.contains_key(&node).then(|| known.paths.path(node).bytes);
+        let path = known.spent.contains_key(&node).then(|| known.path(node));
         known.paths.forget(node, lookups);
         if let Some(path) = path.filter(|_| !known.paths.knows(node))
             && let Some(spent) = known.spent.remove(&node)
@@ -432,6 +454,25 @@ mod tests {
         let opened = second.open(SERVER, entry.node, libc::O_RDWR as u32).unwrap();
         write(&second, entry.node, opened.handle, 6);
         assert_eq!(told(&times), [file("f", 3, 11)]);
+    }
+
+    #[test]
+    fn numbers_of_no_files_and_long_paths_take_no_room() {
+        let times = Arc::new(FileTimes::default());
+        let files = over(&Arc::new(MemoryFiles::new(1 << 20)), &times);
+        for number in 2..1000 {
+            assert!(files.open(SERVER, NodeId(number), 0).is_err());
+        }
+        assert!(hold(&files.known).spent.is_empty());
+        let name = [b'n'; 255];
+        let deepest =
+            (0..40).fold(ROOT, |parent, _| files.make_directory(SERVER, parent, &name, &DIRECTORY).unwrap().node);
+        let (entry, opened) = files.create(SERVER, deepest, b"file", &FILE, libc::O_RDWR as u32).unwrap();
+        write(&files, entry.node, opened.handle, 1);
+        let slowest = times.slowest(10);
+        assert!(slowest[0].path.len() == LONGEST_PATH && slowest[0].path.ends_with(b"n/file"), "{slowest:?}");
+        drop(files);
+        assert_eq!(times.slowest(10), slowest);
     }
 
     #[test]

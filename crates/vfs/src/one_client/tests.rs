@@ -40,6 +40,33 @@ fn read(client: &dyn FileSystem, node: NodeId, handle: HandleId) -> Result<Strin
 }
 
 #[test]
+fn a_client_that_opens_all_it_can_leaves_others_some() {
+    let (_directory, shared, ..) = scene();
+    let all = Arc::new(Slots::new(64, 2));
+    let [greedy, other] = [(); 2].map(|()| OneClient::among(Arc::clone(&shared), &all));
+    let open_all = |client: &OneClient| {
+        let file = look_up(client, "a");
+        let opened = std::iter::from_fn(|| client.open(&ME, file, READ).ok().map(|opened| (file, opened.handle)));
+        let all: Vec<_> = opened.take(1000).collect();
+        assert_eq!(client.open(&ME, file, READ).unwrap_err(), Errno::NFILE);
+        assert_eq!(client.create(&ME, NodeId::ROOT, b"new", &FILE, READ).unwrap_err(), Errno::NFILE);
+        all
+    };
+    let taken = open_all(&greedy);
+    assert_eq!((taken.len(), open_all(&other).len()), (62, 2));
+    // What fails takes no slot.
+    assert_eq!(other.open(&ME, NodeId(12345), READ).unwrap_err(), Errno::STALE);
+    for (node, handle) in &taken[..10] {
+        greedy.release(*node, *handle, None);
+    }
+    assert_eq!(open_all(&other).len(), 10);
+    other.disconnected();
+    assert_eq!(open_all(&greedy).len(), 10);
+    drop(greedy);
+    assert_eq!(open_all(&other).len(), 62);
+}
+
+#[test]
 fn a_client_that_goes_takes_nothing_from_others() {
     let (_directory, shared, one, other) = scene();
     let open = |client: &OneClient, name| {

@@ -24,7 +24,7 @@ use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
 /// The most connections at once.
-const MAX_CONNECTIONS: usize = 64;
+pub const MAX_CONNECTIONS: usize = 64;
 
 /// How a file system is offered.
 #[derive(Clone, Copy, Debug)]
