@@ -21,7 +21,7 @@ pub enum Adopted {
     Nothing,
     /// It is the generation with this number here.
     Copy(u64),
-    /// Something was published here that it has not.
+    /// This cache has a publication of its own.
     Differs {
         /// What the remote says of its current generation.
         head: Head,
@@ -32,8 +32,8 @@ pub enum Adopted {
     },
 }
 
-/// Makes the current generation of a remote the current one here, if nothing was published here since both were the same, or `is_copy`: if this is nothing
-/// but a copy of the remote.
+/// Makes a remote's current generation the current one here, unless something was published here since the last sync. With `is_copy`,
+/// always: this is only a copy of the remote.
 pub fn adopt(cache: &Cache, far: &Far, is_copy: bool) -> Result<Adopted, CacheError> {
     let Some(current) = far.current()? else { return Ok(Adopted::Nothing) };
     let base = cache.snapshot()?;

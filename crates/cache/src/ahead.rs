@@ -1,7 +1,7 @@
-//! [`Ahead`]: how much more than was asked for is fetched.
+//! [`Ahead`]: decides how many bytes to prefetch.
 //!
-//! A request of a remote takes a round trip, which is as long as a megabyte takes. Files of one directory lie in a row in a pack. A reader that goes
-//! through them gets twice as much each time; one that reads here and there gets what it asks for.
+//! A round trip to a remote takes as long as a megabyte. Files of one directory lie in a row in a pack. For a reader that goes through
+//! them, each prefetch is twice as long as the last; a random reader gets none.
 
 /// The most that is fetched ahead, in bytes.
 const MOST: u64 = 4 << 20;
@@ -28,7 +28,7 @@ struct Reader {
 }
 
 impl Ahead {
-    /// A chunk that begins at `start` is not here; what is wanted ends at `end`. Returns how many bytes behind that are to be fetched with it.
+    /// Records a miss at `start`, by a read that ends at `end`. Returns how many bytes after that to prefetch.
     pub fn miss(&mut self, start: u64, end: u64) -> u64 {
         let Ahead(readers, misses) = self;
         *misses += 1;

@@ -1,8 +1,7 @@
 //! Chunks: the pieces of files by which the bytes of a remote are fetched and checked.
 //!
-//! BLAKE3 is a tree of hashes, in which each 256 KiB of a file are one subtree. So the digest of a file says what the digests of its chunks
-//! are: those of a file are merged, and must give its digest ([`is_of`]). Somebody else's list of them cannot claim that a file has other bytes than
-//! its digest says. A file of one chunk has no list: its digest is that of the chunk.
+//! BLAKE3 is a tree of hashes, in which each 256 KiB of a file are one subtree. So the digests of a file's chunks, merged, must give the
+//! file's digest ([`is_of`]): a forged list of chunks is refused. A file of one chunk has no list: its digest is that of the chunk.
 //!
 //! Source: section 2.1 of the BLAKE3 paper; `blake3::hazmat`.
 

@@ -9,8 +9,8 @@
 //! A push puts a pack first, then the generation, then the head, if that is still the one that it read. A push that is killed before the last step
 //! changes nothing that a reader sees. Nothing is removed, so a reader of an older generation can go on.
 //!
-//! Nothing of a remote is trusted. The head has a limit and a form; the generation has the length and the digest that the head says, is unpacked
-//! and read by a thread that is confined to parsing, and each of its lists of chunks must fit the digest of its file; each chunk must have its digest.
+//! Nothing of a remote is trusted. We check the head's size and form, the generation's length and digest against the head, each list of
+//! chunks against its file's digest, and each chunk against its own. A thread confined to parsing unpacks and reads the generation.
 
 mod head;
 
@@ -31,16 +31,17 @@ use super::lazy::{Chunks, is_name};
 use super::{CacheError, CachePlace};
 pub(crate) use head::Head;
 
-/// After so many lines about chunks that could not be had, no more are written.
+/// The most lines about chunks that could not be fetched.
 const MOST_LINES: u32 = 5;
 
 /// Takes a line for the user.
 type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Where lines go of whose remote no job takes them.
+/// Receives lines of remotes without a `tell`.
 static LINES: OnceLock<Tell> = OnceLock::new();
 
-/// Sends lines about remotes for the user to `tell`, in a program whose jobs have no events for them: an image, a mount, a server. The first call counts.
+/// Sets who receives lines for the user about remotes, from jobs that have no events for them: images, mounts, servers. Only the first call
+/// counts.
 pub fn tell_lines(tell: impl Fn(&str) + Send + Sync + 'static) {
     let _ = LINES.set(Box::new(tell));
 }

@@ -9,9 +9,9 @@
 //! A file gets its name when it is complete, has the right digest and is on the disk, so no reader sees half of one. Two programs that fetch the same file write the same
 //! bytes. A name is written when all that it needs is there.
 //!
-//! Nothing of a registry is trusted. A thread that speaks with it is confined to that ([`Registry`](inarch_remote::registry::Registry)). The
-//! documents that it answers are read by a thread that is confined to parsing; what they say of names becomes a path only as a digest. Each blob has the size and
-//! the digest that the document has for it, and those are compared again whenever an image is opened.
+//! Nothing of a registry is trusted. A thread that speaks with it is confined to that ([`Registry`](inarch_remote::registry::Registry)). A
+//! thread confined to parsing reads the documents; nothing but digests in them becomes a path. Each blob must have the size and the digest
+//! in its document, which are compared again whenever an image is opened.
 
 mod error;
 mod pull;

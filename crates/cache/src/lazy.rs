@@ -1,12 +1,12 @@
 //! [`LazyPack`]: a pack of a remote. This machine has the parts that were read so far.
 //!
-//! Its file is sparse: each chunk lies where it lies in the remote's pack. Which chunks are there is written down nowhere. The first time that a process
-//! wants a chunk it reads the file and compares the digest: what is a hole, was cut off by a crash or is damaged has another one, and is
-//! fetched. So no order of writes matters, and two processes that fetch the same chunk write the same bytes.
+//! Its file is sparse: each chunk lies where it lies in the remote's pack. No index says which chunks are here. When a process first wants
+//! a chunk, it reads the file and compares the digest: a hole, a truncated chunk or a damaged one does not match, and is fetched. So no
+//! order of writes matters, and two processes that fetch the same chunk write the same bytes.
 //!
-//! A guest's read never gets other bytes than those whose digest the generation has. Each chunk from the remote is checked before it is
-//! written or returned. A wrong chunk is fetched once more; if it is still wrong, the read fails. The page cache may hold bytes that the disk
-//! then does not take; [`Writeback`] tells of that.
+//! A guest reads only bytes whose digest is in the generation. Each chunk from the remote is checked before it is written or returned. A
+//! wrong chunk is fetched once more; if it is still wrong, the read fails. The kernel may fail to write a chunk back to the disk;
+//! [`Writeback`] detects that.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -202,7 +202,7 @@ impl LazyPack {
         bytes.len() == chunk.length as usize && digest == chunk.digest
     }
 
-    /// Takes chunk `first`, when no other thread has it, and of those that follow up to `end` all that lie in a row and are not here.
+    /// Claims chunk `first` once no other thread has it, and the missing chunks that directly follow it, before `end`.
     fn claim(&self, first: usize, end: usize) -> Claim<'_> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         while busy.contains(&first) {
@@ -274,7 +274,7 @@ impl LazyPack {
         Place::File
     }
 
-    /// The chunk before which one request ends: all that is wanted, and what is read ahead, but not too much.
+    /// The first chunk after one request, which has what is wanted and a prefetch, in [`MOST`] bytes.
     fn far_enough(&self, first: usize, wanted: usize) -> usize {
         let Some(chunk) = self.chunks.get(first) else { return first };
         let last = wanted.checked_sub(1).and_then(|last| self.chunks.get(last)).map_or(chunk.end(), Chunk::end);

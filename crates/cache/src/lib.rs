@@ -9,10 +9,10 @@
 //! | `current` | a symbolic link to a generation; it is replaced by a rename |
 //! | `generations/N` | names and attributes of all files, and for each file its digest and where its bytes lie ([`generation`]); immutable |
 //! | `packs/N` | the bytes of the files that one publication added ([`pack`]); immutable, but bytes that no generation needs become holes |
-//! | `turn` | locked exclusively by the run that has a cache asked for as `locked` ([`turn`]) |
+//! | `turn` | locked exclusively by the run that uses the cache in mode `locked` ([`turn`]) |
 //! | `live` | a directory that guests share live, with what is written there; it is in no generation |
 //! | `live.lock` | locked (shared) by each run that has `live`; the cache is removed only when no run has it |
-//! | `packs/DIGEST` | a pack of a remote: of its bytes those that were read ([`lazy`]) |
+//! | `packs/DIGEST` | the parts of a remote's pack that were read ([`lazy`]) |
 //! | `synced` | which generation here and which at a remote are the same ([`Synced`]) |
 //! | `lock` | locked exclusively to publish or prune; readers do not need it |
 //!
@@ -20,7 +20,8 @@
 //!
 //! 1. [`mod@tool`] has the tools whose caches are known by name: where each tool keeps its cache, and which of its files are taken.
 //! 2. [`place`] says where a cache is, from its name and its scope.
-//! 3. [`far`] has the same at a remote; [`lazy`] fetches the parts that are read; `caches/pull.rs` and `caches/push.rs` of crates/jobs bring both together.
+//! 3. [`far`] is such a place at a remote; [`lazy`] fetches the parts that are read; `caches/pull.rs` and `caches/push.rs` of crates/jobs
+//!    sync both.
 //! 4. [`mod@images`] are another kind: container images that came from registries.
 //! 5. `run/cached.rs` of crates/jobs gives the guest the disks, finds what was changed, and publishes it.
 

@@ -1,7 +1,7 @@
 //! [`CachePlace`]: where a cache is, from its scope and its name.
 //!
-//! A cache that one project can fill and another one reads is a way into the other one: a changed package in it runs there. So a cache belongs to a project
-//! unless its user says otherwise.
+//! If one project fills a cache that another reads, it can attack the other: a package that it changed runs there. So a cache belongs to a
+//! project unless its user says otherwise.
 
 use std::fmt;
 use std::fs;

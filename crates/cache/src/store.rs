@@ -1,8 +1,9 @@
 //! [`Cache`]: the directory of a cache, with its locks.
 //!
-//! **Readers** open the current generation's file, lock it (shared), and see that it still has a name; then they open its packs. **Whoever
-//! publishes** holds the cache's lock: the pack gets its name, then the generation its own, each after its bytes are on the disk; then `current` is replaced. Killed
-//! anywhere before that last step, the cache is as it was. Files that nothing refers to go with the next publication, except generations that somebody has locked and their packs.
+//! **Readers** open the current generation's file, lock it (shared), and check that it still has a name; then they open its packs.
+//! **Publishers** hold the cache's lock. They sync the pack and name it, then the generation, then replace `current`. If they are killed
+//! before that last step, the cache is as it was. The next publication removes files that nothing refers to, except generations that a
+//! reader has locked and their packs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -345,8 +346,8 @@ impl Locked<'_> {
         Ok(Some(number))
     }
 
-    /// A remote names its packs, perhaps as another one does, or as it named another pack before. A generation in which two packs lie over each
-    /// other could not be read; and where one lies over what another generation has, readers of that would get the bytes of this one.
+    /// A remote's pack may have the name of another remote's pack, or of an older one. If two packs overlapped within a generation, it
+    /// could not be read; if one overlapped another generation's, readers of that would get the bytes of this one.
     fn must_agree(&self, generation: &Generation) -> Result<(), CacheError> {
         let of_remotes = |generation: &Generation| {
             let names = generation.body.packs.iter().cloned().zip(0..);
@@ -473,7 +474,7 @@ impl Locked<'_> {
         Ok(stay)
     }
 
-    /// Makes holes of bytes in packs that no generation needs, if nobody reads the cache now: readers see whether a pack has changed.
+    /// Punches holes into packs for bytes that no generation needs, unless somebody reads the cache: readers notice a changed pack.
     pub fn punch(&self) -> Result<(), CacheError> {
         let stay = self.sweep()?;
         let [path] = stay.as_slice() else { return Ok(()) };

@@ -34,8 +34,8 @@ pub struct Turn {
 }
 
 impl Cache {
-    /// Waits for this run's turn. While another run has it, `goes_on` gets what is known of that one, over and over; if it returns false, the result is
-    /// `None`. `who` is what others are told of this run.
+    /// Waits for this run's turn. While another run has it, calls `goes_on` again and again with a description of that run; if it returns
+    /// false, the result is `None`. `who` describes this run to others.
     ///
     /// # Errors
     /// The file cannot be opened or locked.

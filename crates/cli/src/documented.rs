@@ -1,4 +1,4 @@
-//! What README.md and the pages of docs/ say one can type is understood.
+//! Checks that the program parses each command in README.md and docs/.
 
 use std::fs;
 use std::path::Path;

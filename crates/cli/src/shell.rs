@@ -45,7 +45,7 @@ Examples:
 
 The verbs are guestfish's: 'inarch shell help' lists them.
 
-Images are opened at once, and are read when a verb asks. The files in them are read only; tables and file systems are made where a verb says so, \
+Images are opened at once, and are read when a verb asks. Verbs that change tables, file systems or files do so at once, \
 unless --ro is given.")]
 pub struct ShellArguments {
     /// Add a disk image, like those before the first verb

@@ -67,7 +67,7 @@ pub struct TraceArguments {
     #[arg(long, value_name = "DIR")]
     pub outside: Vec<PathBuf>,
 
-    /// Tell which process did it: slower, as the kernel must ask each time
+    /// Record each access's process: slower, as the kernel asks each time
     #[arg(long, requires = "json")]
     pub by_process: bool,
 

@@ -39,7 +39,7 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 /// What to compare.
 #[derive(Clone, Debug)]
 pub struct CompareRequest {
-    /// The run. Its root and those of its trees that may go any way go by each of the transports.
+    /// The run. Each transport in turn takes its root, and those trees whose transport is open.
     pub run: RunRequest,
     /// The transports.
     pub ways: Vec<Way>,

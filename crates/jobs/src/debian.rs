@@ -270,7 +270,7 @@ fn once(name: &str, make: impl FnOnce(&Path, &Scratch) -> Result<(), DebianError
     Ok(path)
 }
 
-/// Takes the lock, which goes with the process that has it. Its file stays: removed, two could have it at a time.
+/// Takes the lock, which ends with its process. The file stays: without it, two processes could hold the lock.
 fn lock(path: &Path) -> Result<File, DebianError> {
     let fail = |error: io::Error| PathError::new(path, "cannot lock it", error);
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;

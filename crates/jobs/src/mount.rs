@@ -292,7 +292,7 @@ pub enum By {
     Kernel,
     /// This process, through FUSE.
     Fuse,
-    /// What is elsewhere, as a virtual machine, through FUSE and this process.
+    /// A server elsewhere, such as a guest, through FUSE and this process.
     Remote,
 }
 
@@ -368,7 +368,7 @@ fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
         MountRequest { source: Source::Directory(_), writes: MountWrites::Through, changes, rings, .. } => {
             match (changes, rings) {
                 (Some(Changes::None), _) => refuse("locks what is changed, and --changes none says that nothing is"),
-                (_, Rings::Required) => refuse("takes requests that can wait; leave --io-uring on away"),
+                (_, Rings::Required) => refuse("takes requests that can wait; leave out --io-uring on"),
                 _ => Ok(()),
             }
         }

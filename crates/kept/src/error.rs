@@ -206,7 +206,7 @@ pub enum KeptError {
         reason: &'static str,
     },
     /// The run changed nothing of the tree that a path is in.
-    #[error("{}: the kept run '{name}' changed nothing in the tree that it is of", shown(path))]
+    #[error("{}: the kept run '{name}' changed nothing in this path's tree", shown(path))]
     Unchanged {
         /// The guest's path.
         path: PathBuf,

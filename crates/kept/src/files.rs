@@ -155,8 +155,7 @@ impl DiskFiles {
         fs::metadata(self.base()).map_or(0, |file| file.len())
     }
 
-    /// What tells what is kept now from what it is after another command: a text without meaning. What an apply takes out of
-    /// the layer makes no difference.
+    /// An opaque text that changes with each command. What an apply takes out of the layer does not change it.
     pub fn stamp(&self) -> String {
         use std::os::unix::fs::MetadataExt;
         let stamp = |path: PathBuf| {

@@ -22,7 +22,7 @@ pub struct RunReport {
     pub command: Vec<String>,
     /// How that ended; nothing while it runs and where it was killed.
     pub status: Option<u8>,
-    /// How many names it has new or otherwise than the host.
+    /// How many names it added or changed.
     pub changed: u64,
     /// How many of the host's names it removed.
     pub deleted: u64,

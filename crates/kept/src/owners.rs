@@ -22,7 +22,7 @@ struct IdsBack {
 }
 
 impl OwnersBack {
-    /// The way back from what `owners` made of the host's. Where that made many owners one, that one is the caller.
+    /// The inverse of `owners`. Where that maps many owners to one, the inverse maps it to the caller.
     pub fn new(owners: &Owners) -> OwnersBack {
         let caller = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (mut users, mut groups) = (IdsBack::of(&owners.users), IdsBack::of(&owners.groups));

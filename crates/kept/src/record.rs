@@ -72,7 +72,7 @@ impl Record {
 }
 
 impl Record {
-    /// After a wait for the disk that failed: what applies made may be torn, as after another start of the machine.
+    /// The record after a failed sync: what applies made may be torn, as after a reboot.
     pub fn in_doubt(self) -> Record {
         let applied = self.applied.map(|_| Applied { boot: UNKNOWN_BOOT.to_owned() });
         let made = self.made.map(|made| Made { boot: UNKNOWN_BOOT.to_owned(), ..made });
@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// No start of the machine: none is named so.
+/// A boot ID that no boot has.
 pub(super) const UNKNOWN_BOOT: &str = "";
 
 /// A tree of a kept run.
@@ -104,7 +104,7 @@ pub struct KeptTree {
 /// An apply that began and has not ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Applying {
-    /// Makes the names that it uses meanwhile its own.
+    /// Makes its temporary names unique.
     pub token: String,
     /// Paths in the guest that it leaves alone.
     pub conflicts: Vec<Bytes>,
@@ -125,7 +125,7 @@ pub struct Applied {
 /// What applies of a run made on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
-    /// Makes the names that they use meanwhile their own.
+    /// Makes their temporary names unique.
     pub token: String,
     /// The boot ID of the machine when the first unfinished apply began.
     pub boot: String,

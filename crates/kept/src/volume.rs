@@ -42,7 +42,7 @@ impl VolumeId {
         }
     }
 
-    /// Whether what was noted of a tree does not fit what is there now. What an earlier version noted nothing of fits all.
+    /// Whether the recorded file system is not the one there now. A record of an older version has none, and fits all.
     pub fn is_another(then: Option<VolumeId>, now: Option<VolumeId>) -> bool {
         then.is_some_and(|then| now != Some(then))
     }

@@ -63,7 +63,7 @@ const CLEAN: u8 = 0;
 const IN_USE: u8 = 1;
 const FAILED: u8 = 2;
 
-/// The child, seen from the server, which has given up by then what it takes to clear away.
+/// The guard process, as the server sees it. It cleans up, as the sandboxed server cannot.
 pub struct Guard {
     path: PathBuf,
     child: Child,
@@ -87,8 +87,8 @@ impl Guard {
         Guard::start(point, &words)
     }
 
-    /// Mounts FUSE on `point`, an absolute path, as [`Mount::fuse`] does, and is the mount's. There is a guard at any time: such a
-    /// mount has its numbers when it is there already, so until then another one waits for whatever will be at the point.
+    /// Mounts FUSE on `point`, an absolute path, as [`Mount::fuse`] does, and returns the mount's guard. There is a guard at any time: a
+    /// mount has no numbers before it exists, so until then another guard waits for whatever appears at the point.
     pub fn of_fuse(
         point: &Path,
         source: &Path,

@@ -23,7 +23,7 @@ const MAX_LINKS: u32 = 40;
 /// The symbolic links that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Links {
-    /// All but those of other users where others may write, unless the directory is that user's too.
+    /// Not another user's in a world-writable directory, unless the directory is that user's too.
     NotPlanted,
     /// Those of this user and root.
     Ours,

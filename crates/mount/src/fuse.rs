@@ -39,8 +39,8 @@ impl Mount {
     }
 }
 
-/// What a server that ended as it mounted on `point`, an absolute path, has left there: the uppermost mount, if it is of
-/// this program and user and its device is closed. Waits for the answer of one that is served.
+/// The mount that a server which died while mounting left at `point`, an absolute path: the uppermost one, if this program and user made it
+/// and its device is closed. If it is served, waits for its answer.
 pub fn orphan_at(point: &Path) -> Option<MountId> {
     let place = table::mounts_at(point).into_iter().find(|place| place.cover.is_none())?;
     let is_own = place.entry.is_fuse() && place.entry.user == Some(rustix::process::geteuid().as_raw());

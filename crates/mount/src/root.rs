@@ -74,7 +74,7 @@ pub fn attach_tree(tree: BorrowedFd<'_>, point: BorrowedFd<'_>) -> Result<(), Re
     move_mount(tree, "", point, "", flags).map_err(refused("move_mount"))
 }
 
-/// Forbids in the mount `root`, which is mounted nowhere yet, what is forbidden in the mount that it stands for.
+/// Sets on `root`, a detached mount, the restrictions of the mount that it stands for.
 ///
 /// # Errors
 /// Those of mount_setattr(2).
@@ -82,7 +82,7 @@ pub fn restrict(root: BorrowedFd<'_>, flags: MountAttrFlags) -> Result<(), Refus
     set_attributes(root, flags, false, false, None).map_err(refused("mount_setattr"))
 }
 
-/// Forbids it at and beneath `point` only, a file or directory in a mount: mounts it there once more.
+/// Sets them at and beneath `point` only, a file or directory, by a bind mount of it on itself.
 ///
 /// # Errors
 /// Those of open_tree(2), mount_setattr(2) and move_mount(2).

@@ -70,7 +70,7 @@ fn places(is_meant: impl Fn(&Path, &Entry) -> bool) -> Vec<Place> {
     meant.map(place).collect()
 }
 
-/// The mount that a path to `point` leads into: on the way each step may lead into one that is mounted in the one before.
+/// The mount in which a path to `point` ends: each step may enter a mount that lies in the one before.
 fn seen_at<'m>(mounts: &'m [(PathBuf, Entry)], point: &Path) -> Option<&'m (PathBuf, Entry)> {
     let has_parent =
         |mount: &Entry| mounts.iter().any(|(_, other)| other.id == mount.parent && mount.id != mount.parent);

@@ -60,7 +60,7 @@ fn has_open(process: &Path, mount: &Entry) -> bool {
     numbers.any(|number| mount_of_descriptor(process, &number) == Some(mount.id))
 }
 
-/// A mapping is of a file system, wherever that is mounted; of one that others have mounted, too, it is looked which mount it is.
+/// /proc/PID/maps names a mapping's file system. If that may be mounted elsewhere too, we look up the mapping's mount.
 fn has_mapped(process: &Path, mount: &Entry) -> bool {
     let maps = fs::read(process.join("maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {

@@ -159,7 +159,7 @@ pub enum SourceError {
     },
     /// A directory of it was asked for, and it is no disk image.
     #[error(
-        "{}: only of a disk image a directory can be taken; take all (/), or use 'inarch image' with --only",
+        "{}: only a disk image can yield one directory; take all (/), or use 'inarch image' with --only",
         shown(path)
     )]
     NoDirectory {

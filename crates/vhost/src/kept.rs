@@ -1,7 +1,7 @@
 //! [`KeptRequests`]: requests of a virtqueue that are answered later, so that they do not hold up those behind them.
 //!
-//! The queue's own thread asks the device again, when the device says that an answer may have come and from time to time. So no other thread touches the
-//! ring. What the request says is copied when it is kept; where its answer goes is looked up in the guest's memory each time.
+//! The queue's own thread retries a request when the device says that an answer may have come, and from time to time. So no other thread
+//! touches the ring. A request's content is copied when it is kept; the address of its answer is looked up in the guest's memory each time.
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 //! Such a kernel is a program of this machine, and its guest's processes are processes that it traces. It needs neither KVM nor an
 //! emulated processor. Its devices are vhost-user devices, as QEMU's; it has no firmware, no network of its own and one processor.
 //!
-//! It is no wall as a virtual machine is: whoever takes over the guest's kernel has a process of this machine. That one is
-//! enclosed ([`inarch_confine::Enclosure`]).
+//! It isolates less than a virtual machine: whoever takes over the guest's kernel has a process of this machine. It is enclosed
+//! ([`inarch_confine::Enclosure`]).
 
 mod line;
 mod memory;

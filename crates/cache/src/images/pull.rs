@@ -1,12 +1,12 @@
-//! [`pull`]: has an image of a registry here.
+//! [`pull`]: fetches a registry's image.
 //!
-//! 1. A name with a digest whose image is here needs no network. A tag has the registry asked which digest it stands for; if that is the one that is
-//!    here, nothing else is asked for.
+//! 1. A name with a digest whose image is here needs no network. For a tag, we ask the registry which digest it stands for; if that image
+//!    is here, we ask for nothing else.
 //! 2. The documents lead, by an index for several machines, to the manifest for one. Each is fetched unless it is here.
 //! 3. Configuration and layers that are not here are fetched, several at once.
 //! 4. The name is noted.
 //!
-//! A registry that does not answer costs a line if the image is here, whatever the name stands for by now.
+//! If the registry does not answer, we warn and use the image that is here, even if the tag has moved on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -66,7 +66,7 @@ fn emit(event: &PullEvent) {
     }
 }
 
-/// Has the image here: of one for several machines, that for `machine`, an architecture as images name it.
+/// Fetches an image, unless it is here. `machine` is the architecture, in OCI's words, if it has several.
 ///
 /// # Errors
 /// It cannot be had, and is not here.

@@ -86,7 +86,7 @@ Files that the cache has under the same name stay, unless a newer one is to win 
         #[command(flatten)]
         src: From,
     },
-    /// Publish what a guest of another program's machine wrote to the disk of a cache
+    /// Publish what a guest that another program runs wrote to a cache's disk
     #[command(after_help = "\
 Examples:
   inarch serve blk cache:maven --overlay o --socket s   and a machine with it
@@ -142,7 +142,7 @@ Examples:
     /// Free what no cache needs any more, and remove caches that are old or too large
     #[command(after_help = "Examples:\n  inarch cache prune --older-than 720h\n  inarch cache prune --max-size 20G")]
     Prune {
-        /// Remove caches that no guest has had for so long
+        /// Remove caches that no guest used for TIME
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         older_than: Option<Duration>,
         /// Remove those used longest ago, until all together take no more

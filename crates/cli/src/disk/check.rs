@@ -22,7 +22,7 @@ Examples:
   inarch disk fsck guest.img
   inarch disk fsck --repair guest.qcow2:2
 
-This machine's own tools (e2fsck, xfs_repair, ...) check the file systems, in a virtual machine. Without --repair nothing is written to the image.
+This machine's own tools (e2fsck, xfs_repair, ...) check the file systems, in a guest. Without --repair nothing is written to the image.
 
 Exit status: 0 no errors; 1 errors were corrected; 4 there are errors; 125 it could not be checked.")]
 pub struct FsckArguments {

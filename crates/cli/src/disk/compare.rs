@@ -23,8 +23,7 @@ Examples:
   inarch disk compare-mkfs 100M 10G 1T
   inarch disk compare-mkfs --on /dev/shm --on . --svg mkfs.svg
 
-Each tool makes its file system in a sparse file, which is removed afterwards. FREE is the space for files that the superblock states; OVERHEAD is the rest of
-the disk. A file system that covers less of the disk than it should is marked: its tool said nothing.")]
+Each tool makes its file system in a sparse file, which is removed afterwards. FREE is the space for files that the superblock states; OVERHEAD is the rest of the disk. A file system is marked if it covers too little of the disk and its tool gave no warning.")]
 pub struct CompareArguments {
     /// Sizes of disks; by default 100M 1G 10G 100G 1T 10T
     #[arg(value_name = "SIZE", value_parser = size::parse)]

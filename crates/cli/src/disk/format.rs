@@ -22,8 +22,7 @@ Examples:
   inarch disk format guest.img ext4 --partition 2 --from rootfs/ --exclude '*.o'
   inarch disk format guest.img xfs -p 1 -- -m reflink=0
 
-The host's tools make the file system in a sparse file beside the image, and its data are moved to their place. Neither root nor a loop device is
-needed.")]
+The host's tools make the file system in a sparse file beside the image, and its data are moved to their place. Neither root nor a loop device is needed.")]
 pub struct FormatArguments {
     /// The disk image
     pub image: PathBuf,

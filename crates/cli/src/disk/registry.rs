@@ -31,7 +31,7 @@ pub struct RegistryArguments {
     #[arg(value_name = "IMAGE-OR-HIVE")]
     pub source: PathBuf,
 
-    /// The key; in a hive also without the names that lead to it
+    /// The key; in a hive, its path may begin at the hive's root
     #[arg(id = "registry_key", value_name = "KEY", default_value = "")]
     pub key: String,
 

@@ -81,7 +81,7 @@ pub struct RunArguments {
     #[arg(long)]
     pub no_project: bool,
 
-    /// Bring each cache together with one beyond this machine: first the guest gets what is newer there, then what it adds
+    /// Synchronise each cache with a remote: first the guest gets what is newer there, then what it adds
     /// is pushed. URL is s3://BUCKET/PREFIX, gs://, az://, file:///DIR, or https:// (only read); INARCH_CACHE_REMOTE is the
     /// default
     #[arg(long, value_name = "URL", requires = "cache")]
@@ -153,7 +153,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Tell in the trace which of the guest's processes it was, for trees that go by virtiofs; slower
+    /// Record which of the guest's processes made each access, for trees shared by virtiofs; slower
     #[arg(long, requires = "trace")]
     pub by_process: bool,
 
@@ -189,7 +189,7 @@ impl RunArguments {
 #[command(next_help_heading = "The machine")]
 pub struct MachineArguments {
     /// What the guest's machine is: qemu, a virtual machine, or uml, a process (User-Mode Linux): without KVM it is faster than
-    /// qemu, but it is no wall, and has one processor and no network
+    /// qemu, but isolates less, and has one processor and no network
     #[arg(long, value_name = "qemu|uml", default_value = "qemu", hide_possible_values = true, value_parser = vmm())]
     pub vmm: Vmm,
 

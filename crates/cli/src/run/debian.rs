@@ -1,5 +1,5 @@
-//! `debian:SUITE` in the options of a run: what it means is made, and its path takes its place. So is what else of Debian a guest
-//! of another architecture needs.
+//! Makes what `debian:SUITE` names in a run's options, and puts the path there instead. Also makes what else of Debian a guest of another
+//! architecture needs.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Applies what a project fixes of its runs (`inarch.toml`) to the options of `inarch run`. The command line wins.
 //!
-//! A project's file may come with what others wrote, from a repository. So it gives a guest's writes no way to this machine but into directories below its
-//! own, and no cache that other projects read. What it does give beside the guest's own is told.
+//! Others may have written a project's file: it can come from a repository. So it directs a guest's writes only into directories below its
+//! own, and grants no cache that other projects read. What else of this machine it gives the guest is reported.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -4,7 +4,6 @@
 //! record of the other device; inodes in the order of the tree, extended ones of 64 bytes, each file's followed by
 //! its chunk map; directory listings and symlink targets, each in blocks of its own. This takes a few hundred bytes
 //! for each file and is rendered all at once.
-//! directories and the targets of symlinks, each in blocks of its own. A few hundred bytes a file: all of it is made at once.
 
 use inarch_block::Lent;
 use inarch_tree::{FileType, InodeId, Tree};

@@ -1,7 +1,7 @@
 //! Directories: a B-tree of names, whose nodes are the attribute `$INDEX_ROOT` and blocks of `$INDEX_ALLOCATION`.
 //!
-//! A listing goes through the nodes as they lie, those that `$BITMAP` has in use, so that no loop in the tree can catch it. A
-//! name is found by the tree.
+//! A listing reads the nodes in storage order, if `$BITMAP` has them in use, so that no loop in the tree can trap it. A look-up descends
+//! the tree.
 
 use std::cmp::Ordering;
 

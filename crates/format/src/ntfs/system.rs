@@ -1,8 +1,7 @@
 //! Windows's system compression (`compact /exe`, CompactOS): the content of a file is a hole, and a named stream has it in chunks that
 //! are compressed each.
 //!
-//! The stream begins with a table of the places where the chunks end, without the last one. A chunk that has as many bytes as it
-//! is to have is stored as it is.
+//! The stream begins with a table of the chunks' ends, without the last one. A chunk that is stored in its full length is not compressed.
 
 use inarch_volume::VolumeError;
 

@@ -47,7 +47,8 @@ pub struct FileAttributes {
 }
 
 impl FileAttributes {
-    /// Those of a file in a directory; `None` for a name or a target that no file has, which would lead out of the place that files are copied to.
+    /// Attributes from an entry of a directory; `None` if its name or target is invalid, and could lead out of the place that files are
+    /// copied to.
     pub(super) fn of(entry: Entry) -> Option<FileAttributes> {
         let Entry { name, mode, uid, gid, size, links, inode, device, modified, target } = entry;
         let is_target = |target: &Bytes| target.0.len() <= TARGET_MAX && !target.0.contains(&0);

@@ -1,5 +1,5 @@
-//! Serves a mount by an appliance: passes the kernel's FUSE messages to the guest, and its answers back. Neither is
-//! looked into: the kernel expects nothing good of a FUSE server, and the guest has the whole dispatcher.
+//! Serves a mount by an appliance: passes the kernel's FUSE messages to the guest, and its answers back. We inspect neither: the kernel
+//! does not trust a FUSE server, and the dispatcher in the guest parses messages.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn next(device: &OwnedFd, over: &OwnedFd, message: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Passes an answer on. What the kernel does not take, as the answer to an interrupted request, nobody waits for.
+/// Passes an answer on. The kernel may refuse it: nobody waits for that of an interrupted request.
 fn reply(device: &OwnedFd, message: &[u8]) {
     while let Err(Errno::INTR | Errno::AGAIN) = write(device, message) {}
 }

@@ -1,4 +1,4 @@
-//! [`Change`]: what a tree has that a cache's generation has not, and what both make.
+//! [`Change`]: how a tree differs from a cache's generation, and the merge of both.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub struct Limits {
 pub struct Pruned {
     /// The caches that were removed, with their scopes.
     pub removed: Vec<(String, String)>,
-    /// Bytes on the disk before and after.
+    /// Bytes on the disk before.
     pub before: u64,
     /// Bytes on the disk afterwards.
     pub after: u64,

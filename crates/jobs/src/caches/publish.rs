@@ -1,4 +1,4 @@
-//! [`publish_from`]: publishes what a guest of another program's machine wrote to the disk of a cache.
+//! [`publish_from`]: publishes what a guest that another program runs wrote to a cache's disk.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -99,13 +99,13 @@ pub fn cached(debian: &Debian, arch: Arch) -> Result<PathBuf, DebianError> {
     if path.exists() { Ok(path) } else { Err(missing()) }
 }
 
-/// The packages that dpkg has told to be configured, or to be so at once.
+/// How many packages dpkg has configured or begun to configure.
 fn count_configured(log: &[u8]) -> usize {
     log.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"Setting up ")).count()
 }
 
-/// Has a guest over the files of `archive` configure its packages; gives what it sends back the name `path`. `configured` hears now and then how many are
-/// configured.
+/// Has a guest over the files of `archive` configure its packages; stores what it sends back at `path`. Now and then calls `configured`
+/// with the count so far.
 fn configure(
     what: &str,
     arch: Arch,

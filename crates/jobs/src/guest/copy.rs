@@ -450,7 +450,7 @@ impl Writer {
         fs::futimens(made, &times(attributes)).map_err(|error| ("times cannot be set", error))
     }
 
-    /// A program that runs as its owner is nobody else's.
+    /// Only copies made by root keep set-ID bits.
     fn mode(&self, mode: u32) -> Mode {
         let kept = if self.is_root { 0o7777 } else { 0o1777 };
         Mode::from_raw_mode(mode & kept)

@@ -21,7 +21,7 @@ pub enum NotMounted {
         reason: &'static str,
     },
     /// `--io-uring on`, and this machine has no FUSE over io_uring.
-    #[error("FUSE over io_uring: {missing}; or leave --io-uring on away")]
+    #[error("FUSE over io_uring: {missing}; or leave out --io-uring on")]
     Rings {
         /// What is missing, and what to do.
         missing: String,

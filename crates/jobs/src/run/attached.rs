@@ -97,7 +97,7 @@ pub enum AttachError {
     },
     /// Its first bytes contradict what is known of it.
     #[error(
-        "{}: it looks like a {kind} image, but nobody says that it is one, and what a guest writes to a raw disk may look so; say \
+        "{}: it looks like a {kind} image, but its name does not say so, and a guest can make a raw disk look like one; say \
          format=raw or format=qcow2{}",
         shown(path),
         conversion(path, *kind)

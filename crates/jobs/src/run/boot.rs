@@ -26,9 +26,9 @@ use crate::JobError;
 /// How long a guest may be silent if it is unknown whether KVM works. If it works, a guest speaks within a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
-/// A guest under TCG that is silent for 1/this of its time is started once more. Rarely a guest hangs while its kernel
-/// boots, or QEMU crashes by what such a kernel writes, and the test driver or build that started the run would take that for
-/// a failure. The command has not run at that point.
+/// A guest under TCG that is silent for 1/this of its time is started once more. Rarely a guest hangs while its kernel boots, or what such
+/// a kernel writes crashes QEMU. A test driver or build that started the run would take that for a failure. The command has not run at that
+/// point.
 const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {

@@ -1,12 +1,12 @@
 //! The caches of a run: gives the guest a disk of each, and publishes what the guest added when its command has ended well.
 //!
-//! 1. [`take_turns`] waits for those that one run at a time has.
+//! 1. [`take_turns`] waits for caches in mode `locked`.
 //! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, all of it the command's user's.
 //!    With a remote, its newer generation is taken first ([`freshen`]); bytes come when the guest reads them.
 //! 3. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
 //!    that is confined to parsing does this. New bytes go into a new pack.
 //! 4. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
-//!    A branch without a cache of its own gets a copy of what it began with first.
+//!    A branch without its own cache first gets a copy of the default branch's.
 //! 5. With a remote, the new generation is pushed.
 
 use std::sync::Arc;

@@ -58,8 +58,7 @@ impl Clock {
         }
     }
 
-    /// When each part of a run began whose command ended. The guest's own times, which the guest chose, are cut to what this
-    /// machine saw.
+    /// When each part of a run began, if its command ended. The guest reports its own times, so they are cut to what this machine saw.
     pub fn moments(&self, started: &Started, ended: &Ended) -> Option<Moments> {
         let since = |moment: Instant| moment.saturating_duration_since(self.began);
         let (machine, stopped) = (since(self.machine.get()?), since(self.stopped?));

@@ -1,4 +1,4 @@
-//! [`DiskFailure`]: what ends a run early, and where its parts tell what happens.
+//! [`DiskFailure`]: ends a run early on a failure, and takes its parts' events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

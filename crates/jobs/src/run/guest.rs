@@ -20,8 +20,8 @@ const USUAL_MEMORY: u64 = 2 << 30;
 
 /// The unpacked kernels in the cache directory.
 ///
-/// A guest boots what is there. So it is none that another user could have put something into, as root's is with a user's
-/// `HOME`; and because old files are removed there, it is used by the descriptor that was checked.
+/// A guest boots what is there. So a directory is refused that another user can write to, such as a user's `HOME` under root. Old files are
+/// removed there, so we use the descriptor that was checked.
 fn kernels() -> Result<Cache, Obstacle> {
     let Some(home) = state::cache() else { return Ok(Cache::none()) };
     let opened = trust::open_directory(&home, &["kernels"], Missing::MakeReadable, Owner::UserOrRoot)?;

@@ -1,8 +1,8 @@
 //! Records what a guest does with the trees of a run.
 //!
-//! Where the guest asks this process for files (virtiofs, 9P), each request passes a recorder, and the answer is complete: the guest has
-//! just booted, so its kernel knows nothing that it has not asked for. A request over virtiofs has the number of its thread, too. Where the guest has a disk, its kernel asks for
-//! blocks. They tell which files' content was read, at least in part; look-ups, listings and empty files do not show.
+//! Where the guest asks this process for files (virtiofs, 9P), each request passes a recorder. The record is complete: the guest has just
+//! booted, so its kernel has nothing cached. A request over virtiofs has the number of its thread, too. A guest with a disk asks for
+//! blocks: they tell which files' content was read, at least in part, but show no look-ups, listings or empty files.
 
 use std::collections::HashMap;
 use std::io;

@@ -70,7 +70,7 @@ impl Session {
         Ok(change(appliance, within)?)
     }
 
-    /// The same as [`Session::real`] by the appliance that runs, since the readers know what was before its changes. `None` if none runs, or if the path
+    /// Like [`Session::real`], but asks the running appliance, as the readers do not see its changes. `None` if none runs, or if the path
     /// leads to another device.
     fn by_appliance(&mut self, path: &Path, links: Links) -> Result<Option<PathBuf>, ShellError> {
         let Some(Changing { at, appliance, .. }) = &mut self.changing else { return Ok(None) };

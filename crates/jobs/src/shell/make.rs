@@ -75,7 +75,7 @@ impl Session {
         self.add(path, DriveOptions { format: Some(inarch_source::ImageFormat::Raw), ..DriveOptions::default() })
     }
 
-    /// The path of a disk that nothing of is mounted, and that may be written to.
+    /// The path of a disk that may be written to and has nothing mounted.
     fn free(&mut self, disk: usize, part: Option<u32>) -> Result<std::path::PathBuf, ShellError> {
         let path = self.writable(disk)?.to_owned();
         match self.mounted_on(disk, part) {

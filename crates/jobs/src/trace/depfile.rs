@@ -1,8 +1,8 @@
 //! Dependencies as make(1) and ninja read them.
 //!
-//! Both parsers differ, and neither can read every name. Where they disagree, what is written is right for make, and a name that
-//! ninja takes for another one is missing, so that ninja does the work again rather than too seldom. Found by trials with GNU Make 4.3 and
-//! ninja 1.11, in addition to make's manual and ninja's src/depfile_parser.in.cc.
+//! Both parsers differ, and neither can read every name. Where they disagree, we write what make reads. ninja then takes it for a file that
+//! is missing, and does the work again rather than too seldom. Found by trials with GNU Make 4.3 and ninja 1.11, in addition to make's
+//! manual and ninja's src/depfile_parser.in.cc.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// `target`, or without one all files that were made or written, or without those `output`, the file that standard output went to, depend on all
-    /// files whose content was used, and on those that the command had open for reading from its start. Paths at or beneath `base` are relative to it.
+    /// The target is `target`, else every file made or written, else `output`, the file that standard output went to. It depends on all
+    /// files whose content was used, and on those open for reading when the command started. Paths at or beneath `base` are relative to it.
     pub fn of(
         touched: &Touched,
         inherited: &[Inherited],
@@ -90,8 +90,7 @@ fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
 
-/// Whether a rule without prerequisites is no pattern, no variable and no group for make, under a name by which ninja knows
-/// the prerequisite.
+/// Whether make takes a rule without prerequisites for this name as one: not as a pattern, a variable or a group.
 fn may_stand_alone(name: &[u8]) -> bool {
     !name.contains(&b'%') && !name.contains(&b'=') && !name.ends_with(b"&")
 }

@@ -1,8 +1,8 @@
-//! Looks for inputs without which a command makes the same: it used them, but need not have had them.
+//! Looks for inputs that a command used but does not need: without them it makes the same.
 //!
-//! The files are sorted, so that those of a directory are together. A part of them is taken away, and the command is run: if it makes
-//! the same, the whole part is surplus. Otherwise both halves of the part are tried. What was found surplus stays away, so all of it
-//! together can be missing.
+//! The files are sorted, so that those of a directory are together. A part of them is taken away, and the command is run: if it makes the
+//! same, the whole part is surplus. Otherwise both halves of the part are tried. Surplus files stay hidden, so that all of them can be
+//! missing at once.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Remembers a run of a command, so that the next one need not be: a state is a directory with what the command used, what it left,
-//! and what it printed.
+//! Remembers a run of a command, so that the next can be skipped: a state is a directory with what the command used, what it left, and what
+//! it printed.
 //!
 //! 1. The [`Run`] says what would be run: the command and its surroundings.
 //! 2. [`State::check`] compares it, and each file that the run before it used, with what was remembered. If nothing that counts has

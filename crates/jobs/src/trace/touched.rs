@@ -1,8 +1,8 @@
 //! Adds accesses up, path by path: what a command needed of what was there before, and what it left.
 //!
-//! An access counts as a use of an *input* only if it is of something that was there before the command: a file that the command
-//! made and then read is none. An input has the path that it had before, also when it was read by another one since. What the
-//! command changed is an *output*. What came along with a renamed directory is found in it at the end ([`renamed`]).
+//! An access counts as a use of an *input* only if it is of something that was there before the command: a file that the command made and
+//! then read is none. An input keeps the path that it had before, even if it was read under a new one. What the command changed is an
+//! *output*. At the end, [`renamed`] looks into renamed directories for what moved with them.
 
 mod outputs;
 mod places;
@@ -279,7 +279,7 @@ impl Touched {
         known.identity = Some(Box::new(identity));
     }
 
-    /// What was touched here, but at and beneath `point` what was touched in another tree that was mounted there.
+    /// Replaces what was touched at and beneath `point` by what was touched in `mounted`, a tree mounted there.
     pub(crate) fn covered_by(self, mounted: Touched, point: &Path) -> Touched {
         let mut both = self.without(|path| path.starts_with(point));
         both.known.extend(mounted.known);
@@ -316,7 +316,7 @@ impl Touched {
         }
     }
 
-    /// What is at a path now, if it was there before the command; or, if nothing is there, what was not there before.
+    /// The record of what is at a path, or of its absence; `None` if the command made or removed it.
     fn original(&mut self, path: &[u8]) -> Option<&mut Known> {
         let original = self.places.original(path)?;
         let known = self.known.entry(original).or_default();
@@ -342,7 +342,7 @@ impl Touched {
         names.find_map(|name| self.changed_by.get(name))
     }
 
-    /// The same to change it. A thing with another path than before is then an output by itself.
+    /// The same, for a change: what moved with its directory becomes an output by itself.
     fn changed(&mut self, path: &[u8]) -> Option<&mut Known> {
         self.changes(path);
         let original = self.places.original(path)?;

@@ -4,7 +4,7 @@
 //! writes goes to an upper layer that is thrown away. Where it differs, a third run sees everything that was there before the
 //! command: if that one differs too, the command is not reproducible, and the record need not be the reason.
 //!
-//! What the command changed of what was there before cannot be shown again as it was. Then nothing is claimed.
+//! A file that the command changed cannot be shown again as it was. Then nothing is claimed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

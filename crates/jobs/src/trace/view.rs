@@ -4,13 +4,13 @@
 //! The starter ([`super::start`]) starts this program's own file again for it, because only a process with one thread can enter
 //! a user namespace. Both speak through a socket with a name that nobody else knows:
 //!
-//! 1. The starter makes the FUSE mount and serves it. For root the mount is nowhere; its descriptor is sent. A user's mount is
-//!    made by fusermount3 on a directory of the starter's own: one that the user made in a user namespace would take all other
-//!    users' files for nobody's, in which nothing may be written (`HAS_UNMAPPED_ID` of Linux's fs/namei.c).
+//! 1. The starter makes the FUSE mount and serves it. For root the mount is nowhere; its descriptor is sent. For a user, fusermount3 mounts
+//!    on a directory of the starter's. In a mount that is made in a user namespace, other users' files would be nobody's, and could not be
+//!    written (`HAS_UNMAPPED_ID` of Linux's fs/namei.c).
 //! 2. This process makes its mounts private, attaches the outside paths, which lead past the recorder, makes the FUSE mount its
 //!    root, and returns to its working directory there. Where a mount of this machine forbids set-user-ID programs, devices and so on,
-//!    it forbids them in the view. It tells that it has done so, and the starter takes a user's mount away from where it was,
-//!    lets the recording begin, and answers.
+//!    it forbids them in the view. It reports this. The starter then unmounts a user's mount from that directory,
+//!    starts the recording, and answers.
 //! 3. It executes the command, which closes the socket. A failure before that is sent: a status, and why.
 
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Knows the leftovers of trees in which nothing is left to be applied, and tells of them.
+//! Finds leftovers in trees with no differences left to apply, and reports them.
 //!
 //! The record lists what applies left under temporary names. An apply looks for leftovers only in trees with
 //! differences, so it learns of the others from the record. So do `diff`, `runs` and `discard`.

@@ -24,7 +24,7 @@ pub(super) enum Verdict {
     Wanted,
     /// It is left alone, and why.
     Refused(String),
-    /// It is left alone because it requires this one, which is.
+    /// It requires this difference, which is left alone.
     Held(usize),
 }
 

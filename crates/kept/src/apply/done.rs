@@ -18,8 +18,7 @@ pub struct Done {
     pub from: Option<String>,
 }
 
-/// What the differences at the places `which` are, of all that `changes` was read from; `name` makes a path of the tree
-/// one to be shown.
+/// Describes the differences at the indices `which`; `changes` was derived from all `differences`. `name` formats a path for the user.
 pub(super) fn done(
     differences: &[Difference],
     changes: &[Change],

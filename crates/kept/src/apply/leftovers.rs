@@ -1,9 +1,8 @@
 //! Finds what earlier applies left under temporary names, because they were killed or a call failed, and puts it in
 //! order.
 //!
-//! A temporary name tells its kind and the path that it is for ([`Ours`]). Together with what the host has at that path
-//! this says what the leftover is: what is to come, what came out, or something that nobody knows. Only the last stays,
-//! and is told.
+//! A temporary name gives its kind and the path that it is for ([`Ours`]). With what the host has at that path, this says what the leftover
+//! is: a new object, a replaced one, or unknown. Only an unknown one stays, and is reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

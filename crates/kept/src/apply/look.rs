@@ -91,7 +91,7 @@ pub(super) struct Facts {
     pub volumes: HashMap<Vec<u8>, Volume>,
     /// Directories that are to go and have something in them that the scan did not see: its name.
     pub crowded: HashMap<usize, Vec<u8>>,
-    /// What is to come into a directory that the host does not have, and that does not come either.
+    /// New objects whose directory neither is on the host nor will be made.
     pub homeless: HashSet<usize>,
     /// As [`Progress::touched`], and up to date since leftovers were put in order.
     pub touched: HashMap<Vec<u8>, Seen>,
@@ -228,9 +228,8 @@ impl<'l, 'a> Look<'l, 'a> {
         std::iter::successors(Some(seen), |seen| self.moved_on.get(seen).copied()).last().unwrap_or(seen)
     }
 
-    /// Removes or renames a leftover by `change`, and returns whether that was done. If the file has another name,
-    /// which is a difference, that gets another time by this: it is followed, so that nobody takes it for the host's
-    /// change.
+    /// Removes or renames a leftover by `change`, and returns whether that was done. The ctime of the file's other names changes too: we
+    /// record it, so that it does not count as a change by the host.
     pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Host) -> Result<(), Errno>) -> bool {
         // A dry run changes nothing.
         let is_real = self.host.pretended.is_none();

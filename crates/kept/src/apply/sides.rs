@@ -38,7 +38,7 @@ pub(super) struct Sides<'a> {
     index: HashMap<&'a [u8], usize>,
     /// Differences by the marks of their paths, once one is looked for.
     marks: OnceLock<HashMap<Mark, usize>>,
-    /// For each difference the inode of the base that the guest's has been.
+    /// For each difference, the base's inode that became the guest's.
     origins: Vec<Option<InodeId>>,
     /// Inodes of the base that are among `origins`.
     successors: HashSet<InodeId>,

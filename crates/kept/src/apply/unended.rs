@@ -1,7 +1,7 @@
-//! Keeps an interrupted apply known while another one applies only a part of what it was for.
+//! Keeps the record of an interrupted apply while another apply takes only some of its paths.
 //!
-//! As long as an apply has not ended, what is not as it was scanned may have been changed by it, or be torn. An apply of
-//! other paths must not end this: nobody could tell these paths from such that the host changed.
+//! Until an apply has ended, a path that is not as it was scanned may be its work, or torn. An apply of other paths must keep the record:
+//! without it, the host would seem to have changed these paths.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

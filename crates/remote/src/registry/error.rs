@@ -34,7 +34,7 @@ pub enum RegistryError {
     #[error("{0}")]
     Authority(String),
     /// It answers what the protocol does not have.
-    #[error("the registry makes no sense: {0}")]
+    #[error("invalid registry answer: {0}")]
     Nonsense(String),
     /// The answer is too long or too short.
     #[error(transparent)]

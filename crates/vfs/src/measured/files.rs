@@ -15,7 +15,7 @@ use crate::{
     passes_on,
 };
 
-/// Files that no client knows any more are remembered up to this number, and down to the half of it those that took the least time are dropped.
+/// The most files that are remembered after every client has forgotten them. Beyond it, the half that took the least time is dropped.
 const REMEMBERED: usize = 1 << 13;
 
 /// Bytes of a path that are remembered: the end of one that is longer.

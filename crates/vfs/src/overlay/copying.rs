@@ -15,8 +15,7 @@ const MAX_HALFWAY: usize = 8;
 
 /// A partial copy without a name.
 ///
-/// It lets a program finish that repeats its request after each interrupt, even with a hundred interrupts a second.
-/// end of it.
+/// With it, a program that repeats its request after each interrupt finishes, even at a hundred interrupts a second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halfway {
     pub entry: Entry,

@@ -1,8 +1,8 @@
 //! The log of an image that was not closed properly (section 2.3), replayed in memory: [`Replayed`] is the file as it would be
 //! had its writer gone on. Nothing is written.
 //!
-//! The log is a ring of entries. The newest run of entries that follow each other and begin with the one that the last names
-//! as its tail is the active one; its changes are made in order.
+//! The log is a ring of entries. The active run is the newest run of consecutive entries whose first is the tail that the last one names;
+//! its changes are made in order.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Makes a file system and its partition longer or shorter.
 //!
-//! What is killed in between must find a file system that its partition holds: the partition grows first, and shrinks
-//! last.
+//! The partition grows first, and shrinks last. So whenever this is killed, the file system lies within its partition.
 
 use std::path::Path;
 

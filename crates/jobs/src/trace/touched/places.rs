@@ -1,7 +1,7 @@
 //! What is at each path now, as far as the command changed it.
 //!
-//! Of a directory that was renamed only the directory itself is known; what lies in it came along. So the thing at a path is found
-//! from the latest change of the path or of a directory above it.
+//! The rename of a directory records only the directory, though its content moves with it. So the latest change of a path, or of a
+//! directory above it, says what is at the path.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +16,7 @@ pub enum Put {
     Made,
     /// What was at this path before the command.
     Original(Name),
-    /// Nothing. There was something before the command, or of its making, or that it put there by this name.
+    /// Nothing. What was there before the command, or was made or put there by name, is gone.
     Gone,
     /// Nothing. Something was taken away that had come with its directory.
     Hole,
@@ -76,7 +76,7 @@ impl Places {
         latest
     }
 
-    /// Where that was before the command which is at `path` now; `None` if the command made it, or removed it.
+    /// The path before the command of what is at `path` now; `None` if the command made or removed it.
     pub fn original(&self, path: &[u8]) -> Option<Name> {
         match self.latest(path) {
             None => Some(path.into()),
@@ -95,7 +95,7 @@ impl Places {
         self.set(path, Put::Made, is_directory);
     }
 
-    /// Names what came along with its directory. What is where stays the same.
+    /// Gives what moved with its directory an entry of its own. Moves nothing.
     pub fn pin(&mut self, path: &[u8], original: Name, is_directory: bool) {
         let since = self.latest(path).map_or(0, |(_, now)| now.since);
         self.changed.insert(path.into(), Now { put: Put::Original(original), is_directory, since });
@@ -142,7 +142,7 @@ impl Places {
         }
     }
 
-    /// Adds the changes at and beneath another mount point, which what was changed above it does not cover.
+    /// Adds the changes in a tree that is mounted elsewhere. They are newer: no change above covers them.
     pub fn extend(&mut self, other: Places) {
         let clock = self.clock;
         self.clock += other.clock;

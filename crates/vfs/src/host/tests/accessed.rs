@@ -1,4 +1,4 @@
-//! What a client that reads files is told of them again.
+//! How listings refresh the attributes of files read.
 
 use super::*;
 use crate::Caching;

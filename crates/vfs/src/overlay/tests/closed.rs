@@ -1,5 +1,5 @@
-//! Directories that not even their owner may write to, where the server is an ordinary user: what is above can be changed all the
-//! same, for who may do what is decided by what is seen.
+//! An ordinary user's server changes files below directories that not even their owner may write to (mode 0555): the permissions that the
+//! client sees decide.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
