@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_cache::{CachePlace, Scope};
 use inarch_lifecycle::Events;
+use inarch_lifecycle::scratch::Scratch;
 use rustix::fs::sync;
-use tempfile::TempDir;
 
 use crate::JobError;
 use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way};
@@ -223,13 +223,6 @@ impl Comparing<'_> {
         ran.map_err(|error| measured.failure = Some(error.to_string())).ok()
     }
 
-    /// A directory for caches, which goes with the value.
-    fn empty_directory(&self) -> Result<TempDir, JobError> {
-        let directory = &self.request.run.overlay_dir;
-        let made = tempfile::Builder::new().prefix(".inarch-caches.").tempdir_in(directory);
-        made.map_err(|error| JobError::path(directory, "cannot make a directory for empty caches", error))
-    }
-
     /// Where a run's output goes.
     fn output(&self) -> Result<File, JobError> {
         let output = tempfile::tempfile_in(&self.request.run.overlay_dir);
@@ -245,10 +238,10 @@ impl Comparing<'_> {
             }
         });
         let empty = match caches {
-            Some(PackageCaches::Empty) => Some(self.empty_directory()?),
+            Some(PackageCaches::Empty) => Some(Scratch::within(&self.request.run.overlay_dir)?),
             _ => None,
         };
-        let request = self.request.by(way, empty.as_ref().map(TempDir::path), output)?;
+        let request = self.request.by(way, empty.as_ref().map(Scratch::path), output)?;
         let report = run::start(request, events)?.wait();
         self.accel = accel.lock().unwrap_or_else(PoisonError::into_inner).or(self.accel);
         match report.status().filter(|_| report.result.is_ok()) {

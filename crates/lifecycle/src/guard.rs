@@ -211,11 +211,16 @@ pub fn guard(words: &[OsString]) -> u8 {
     CLEAN
 }
 
-/// Removes the directory at `path` and all that is in it, also what is made in it meanwhile, through a mount that is just taken away.
+/// Removes the directory at `path` and all that is in it, also what is made in it meanwhile, through a mount that is just taken away. As long as
+/// something is mounted there, nothing is removed: it would be removed of what is mounted, which may be the host's root.
 fn remove_directory(path: &Path) {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..ATTEMPTS {
+        if !mount::is_free_of_mounts(path) {
+            thread::sleep(PAUSE);
+            continue;
+        }
         match std::fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 open_up(path);
@@ -295,5 +300,42 @@ fn remove_socket(path: &Path, inode: &str) {
     let is_ours = |metadata: Metadata| metadata.file_type().is_socket() && metadata.ino().to_string() == inode;
     if path.symlink_metadata().is_ok_and(is_ours) {
         let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_removed_through_a_mount() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: nothing_is_removed_through_a_mount: not root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let (tree, point) = (dir.join("tree"), dir.join("scratch/deep/point"));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), "content").unwrap();
+        fs::create_dir_all(&point).unwrap();
+        let run =
+            |program: &str, words: &[&Path]| assert!(Command::new(program).args(words).status().unwrap().success());
+        run("mount", &[Path::new("--bind"), &tree, &point]);
+        remove_directory(&dir.join("scratch"));
+        assert!(point.join("file").exists() && tree.join("file").exists());
+        // One that is taken away meanwhile is waited for.
+        let unmount = {
+            let point = point.clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                Command::new("umount").arg(point).status()
+            })
+        };
+        remove_directory(&dir.join("scratch"));
+        assert!(unmount.join().unwrap().unwrap().success());
+        assert!(!dir.join("scratch").exists() && tree.join("file").exists());
     }
 }

@@ -48,8 +48,8 @@ pub use root::{
     attach_tree, clone_tree, replace_root, restrict, restrict_beneath, unshare_mounts, unshare_mounts_as_user,
 };
 pub use table::{
-    Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
-    restrictions_beneath, topmost_beneath,
+    Copy, Entry, Place, copies, is_free_of_mounts, mount_points_beneath, mounted, mounts_at, mounts_within, place_of,
+    process_that_sees, restrictions_beneath, topmost_beneath,
 };
 pub use user_namespace::{IdRange, hold_user_namespace, user_namespace};
 pub use users::{User, users};

@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::identity::{DeviceNumber, MountId};
@@ -26,6 +28,31 @@ pub struct Entry {
     pub source: PathBuf,
     /// For FUSE, the user who mounted it.
     pub user: Option<u32>,
+}
+
+/// This process's table. Where a descriptor or memory for it is missing, waits some seconds at most: without the table, mounts would seem to be gone.
+fn own_table() -> std::io::Result<Vec<u8>> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..200 {
+        match std::fs::read("/proc/self/mountinfo") {
+            Err(error) if is_passing(&error) => std::thread::sleep(PAUSE),
+            table => return table,
+        }
+    }
+    std::fs::read("/proc/self/mountinfo")
+}
+
+/// Whether it is the lack of something that other programs give back.
+fn is_passing(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR))
+}
+
+/// Whether nothing is mounted at `directory`, an absolute path without symbolic links, or beneath it. False if there is no telling.
+pub fn is_free_of_mounts(directory: &Path) -> bool {
+    let Ok(table) = own_table() else { return false };
+    let points = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+    points.map(|(point, _)| PathBuf::from(OsString::from_vec(point))).all(|point| !point.starts_with(directory))
 }
 
 /// The topmost mount at `point`, an absolute path. Does not contact the file system, whose server may be dead.
@@ -59,7 +86,7 @@ pub fn place_of(mount: &MountId) -> Option<Place> {
 }
 
 fn places(is_meant: impl Fn(&Path, &Entry) -> bool) -> Vec<Place> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = own_table().unwrap_or_default();
     let line = |line| parse_line(line).map(|(point, entry)| (PathBuf::from(OsString::from_vec(point)), entry));
     let mounts: Vec<(PathBuf, Entry)> = table.split(|byte| *byte == b'\n').filter_map(line).collect();
     let meant = mounts.iter().filter(|(point, entry)| is_meant(point, entry));
@@ -107,7 +134,7 @@ pub(super) fn entry_of_file(file: BorrowedFd<'_>) -> Option<Entry> {
 
 /// What is mounted in `mount`, and in that in turn: the last that was mounted first.
 pub fn mounts_within(mount: &MountId) -> Vec<(PathBuf, Entry)> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = own_table().unwrap_or_default();
     let mounts: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
     let mut parents: Vec<u64> = mounts.iter().filter(|(_, entry)| mount.is(entry)).map(|(_, entry)| entry.id).collect();
     let mut within = Vec::new();
@@ -180,7 +207,7 @@ pub fn copies(mount: &Entry) -> Vec<Copy> {
 /// The mount points beneath `directory`, an absolute path without symbolic links, and the topmost mount at each, by path. Does not
 /// contact any of the mounted file systems.
 pub fn topmost_beneath(directory: &Path) -> BTreeMap<PathBuf, Entry> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = own_table().unwrap_or_default();
     // The last mount at a point covers those before.
     let mounts = table.split(|byte| *byte == b'\n').filter_map(parse_line);
     let mounts = mounts.map(|(point, entry)| (PathBuf::from(OsString::from_vec(point)), entry));
@@ -190,7 +217,7 @@ pub fn topmost_beneath(directory: &Path) -> BTreeMap<PathBuf, Entry> {
 /// The mount points beneath `directory`, an absolute path without symbolic links, each once. Does not contact any of
 /// the mounted file systems.
 pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = own_table().unwrap_or_default();
     let point =
         |line: &[u8]| Some(PathBuf::from(OsString::from_vec(unescape(line.split(|byte| *byte == b' ').nth(4)?))));
     let mut points: Vec<PathBuf> = table.split(|byte| *byte == b'\n').filter_map(point).collect();
@@ -203,7 +230,7 @@ pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
 /// What is forbidden in each mount at or beneath `directory`, an absolute path without symbolic links, if anything is: writes, set-user-ID
 /// programs, devices, execution, symbolic links. The outer ones first. Does not contact any of the mounted file systems.
 pub fn restrictions_beneath(directory: &Path) -> Vec<(PathBuf, MountAttrFlags)> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = own_table().unwrap_or_default();
     // The last mount at a point covers those before.
     let points: BTreeMap<PathBuf, MountAttrFlags> =
         table.split(|byte| *byte == b'\n').filter_map(restrictions).collect();
