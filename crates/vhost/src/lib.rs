@@ -36,6 +36,7 @@
 
 pub mod blk;
 mod buffers;
+mod call;
 mod connection;
 mod device;
 mod event;

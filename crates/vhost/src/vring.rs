@@ -3,19 +3,19 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace};
 
+use crate::call::Call;
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
 use crate::kept::KeptRequests;
@@ -76,15 +76,6 @@ pub enum VringError {
     Wait(#[from] Errno),
 }
 
-/// The eventfd that interrupts the guest. The front end replaces it while the ring runs, to mask interrupts.
-type Call = Arc<Mutex<Option<CallDescriptor>>>;
-
-struct CallDescriptor {
-    eventfd: OwnedFd,
-    /// Whether an interrupt went to it.
-    is_used: bool,
-}
-
 struct Worker {
     thread: JoinHandle<Queue>,
     stop: Arc<Stop>,
@@ -97,7 +88,7 @@ pub(crate) struct Vring {
     /// `None` while the thread has it.
     queue: Option<Queue>,
     kick: Option<OwnedFd>,
-    call: Call,
+    call: Arc<Call>,
     addressed: bool,
     enabled: bool,
     worker: Option<Worker>,
@@ -134,10 +125,12 @@ impl Vring {
         if let Some(worker) = self.worker.take() {
             worker.stop.set();
             device.wake();
-            self.queue = worker.thread.join().ok();
+            // One that blocks for ever is left behind, with the queue.
+            let is_over = self.call.wait_for(&worker.thread);
+            self.queue = if is_over { worker.thread.join().ok() } else { None };
         }
         if self.queue.is_none() {
-            // The thread panicked and its queue is lost; the front end's next set-up starts from nothing.
+            // The thread panicked or blocks, and its queue is lost; the front end's next set-up starts from nothing.
             self.addressed = false;
             self.queue = Some(Queue::new(MAX_SIZE)?);
         }
@@ -202,32 +195,9 @@ impl Vring {
         self.kick = kick.map(OwnedFd::from);
     }
 
-    /// Replaces the descriptor that interrupts the guest, even while the thread runs. An interrupt that went to the old one goes to
-    /// the new one, too.
-    ///
-    /// A front end does so to mask an interrupt and to unmask it, as Linux does to a device's interrupts when it moves them to another
-    /// processor. It then looks whether an interrupt came to the masked descriptor, but does not wait until this message has arrived
-    /// (`virtio_pci_one_vector_unmask` of QEMU's hw/virtio/virtio-pci.c). What came in between would be lost, and with it the guest's
-    /// request. A driver that finds nothing ignores the interrupt.
+    /// Replaces the descriptor that interrupts the guest, even while the thread runs.
     pub(crate) fn set_call(&mut self, call: Option<File>) -> io::Result<()> {
-        let mut call = call.map(|file| CallDescriptor { eventfd: file.into(), is_used: false });
-        if let Some(call) = &call {
-            // A front end that never reads it must not block the thread.
-            fcntl_setfl(&call.eventfd, fcntl_getfl(&call.eventfd)? | OFlags::NONBLOCK)?;
-        }
-        let mut current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|old| old.is_used) {
-            call.as_mut().into_iter().for_each(CallDescriptor::interrupt);
-        }
-        *current = call;
-        Ok(())
-    }
-}
-
-impl CallDescriptor {
-    fn interrupt(&mut self) {
-        notify(self.eventfd.as_fd());
-        self.is_used = true;
+        self.call.replace(call)
     }
 }
 
@@ -237,7 +207,7 @@ struct Runner<D> {
     kept: KeptRequests,
     queue: Queue,
     epoll: OwnedFd,
-    call: Call,
+    call: Arc<Call>,
     stop: Arc<Stop>,
     context: Context<D>,
 }
@@ -270,7 +240,7 @@ impl<D: VirtioDevice> Runner<D> {
         let memory = self.context.memory.memory();
         let call = &self.call;
         let Runner { index, kept, queue, .. } = self;
-        process_keeping((*index, kept), queue, &memory, &*self.context.device, &self.stop, || interrupt(call))
+        process_keeping((*index, kept), queue, &memory, &*self.context.device, &self.stop, || call.interrupt())
     }
 
     /// Answers what was kept: a queue that starts again begins with nothing.
@@ -278,16 +248,9 @@ impl<D: VirtioDevice> Runner<D> {
         let memory = self.context.memory.memory();
         let Runner { index, kept, queue, .. } = self;
         if kept.attend(*index, queue, &memory, &*self.context.device, true)? && wants_interrupt(queue, &memory)? {
-            interrupt(&self.call);
+            self.call.interrupt();
         }
         Ok(())
-    }
-}
-
-/// Interrupts the guest, if it can be.
-fn interrupt(call: &Call) {
-    if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        call.interrupt();
     }
 }
 
