@@ -8,10 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use inarch_block::{BLOCK_SIZE, BackedFiles, Backing, BackingFile, Content};
 use inarch_lifecycle::PathError;
@@ -444,6 +445,9 @@ impl Locked<'_> {
 
     /// Removes generations that nobody reads, and packs that no generation refers to. Returns the names of the generations that stay.
     pub fn sweep(&self) -> Result<Vec<PathBuf>, CacheError> {
+        for directory in [GENERATIONS, PACKS] {
+            remove_unfinished(&self.cache.dir.join(directory))?;
+        }
         let current = self.cache.current()?;
         let mut stay = Vec::new();
         let mut packs = BTreeSet::new();
@@ -557,10 +561,30 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>, PathError> {
     let fail = |error| PathError::new(path, "cannot list it", error);
     let mut paths = Vec::new();
     for entry in fs::read_dir(path).map_err(fail)? {
-        paths.push(entry.map_err(fail)?.path());
+        let entry = entry.map_err(fail)?;
+        // One that begins with a dot is another process's file that is not finished.
+        if !entry.file_name().as_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
     }
     paths.sort();
     Ok(paths)
+}
+
+/// Removes files of a directory that a process began and did not finish, a day ago or earlier: where all files have names, a killed one leaves them.
+fn remove_unfinished(path: &Path) -> Result<(), PathError> {
+    const OLD: Duration = Duration::from_secs(24 * 3600);
+    let fail = |error| PathError::new(path, "cannot list it", error);
+    for entry in fs::read_dir(path).map_err(fail)?.flatten() {
+        let is_old = || {
+            entry.metadata().and_then(|found| found.modified()).is_ok_and(|at| at.elapsed().is_ok_and(|age| age > OLD))
+        };
+        if entry.file_name().as_bytes().starts_with(b".") && is_old() {
+            // Another process may do the same.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
 }
 
 fn sync_directory(path: &Path) -> Result<(), PathError> {
@@ -595,4 +619,33 @@ pub fn all(home: &Path) -> Result<Vec<CachePlace>, CacheError> {
         }
     }
     Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_process_has_not_finished_stays_for_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CachePlace::new(dir.path(), Scope::User, "things").unwrap();
+        let cache = Cache::make(&place).unwrap();
+        for directory in [GENERATIONS, PACKS] {
+            for (name, age) in [(".inarch-1-0.tmp", 0), (".inarch-2-0.tmp", 25), ("00000007", 0)] {
+                let file = File::create(cache.dir().join(directory).join(name)).unwrap();
+                file.set_modified(SystemTime::now() - Duration::from_secs(age * 3600)).unwrap();
+            }
+        }
+        // No generation of this cache: it is damaged, which a sweep says.
+        fs::remove_file(cache.dir().join(GENERATIONS).join("00000007")).unwrap();
+        cache.lock().unwrap().sweep().unwrap();
+        let names = |directory| {
+            let mut names: Vec<_> =
+                fs::read_dir(cache.dir().join(directory)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(PACKS), [".inarch-1-0.tmp"]);
+        assert_eq!(names(GENERATIONS), [".inarch-1-0.tmp"]);
+    }
 }
