@@ -98,7 +98,7 @@ impl Enclosure {
             words: &words,
             null: null.as_raw_fd(),
             errors: errors_theirs.as_raw_fd(),
-            go: go_theirs.as_raw_fd(),
+            go: [go_theirs.as_raw_fd(), go.as_raw_fd()],
             failure: failure_theirs.as_raw_fd(),
             inherited: &inherited,
             filters: &filters,
@@ -172,7 +172,8 @@ struct Child<'a> {
     words: &'a Words,
     null: RawFd,
     errors: RawFd,
-    go: RawFd,
+    /// The end to read from, and its parent's.
+    go: [RawFd; 2],
     failure: RawFd,
     inherited: &'a [RawFd],
     filters: &'a [BpfProgram; 2],
@@ -215,8 +216,11 @@ impl Child<'_> {
             let errno = || *libc::__errno_location();
             // A parent that has ended by now sends no signal any more, and did not say that we may go on.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            let [go, of_parent] = self.go;
+            // Its copy of that end would keep it from hearing that the parent is gone.
+            libc::close(of_parent);
             let mut byte = 0u8;
-            if libc::read(self.go, (&raw mut byte).cast(), 1) != 1 {
+            if libc::read(go, (&raw mut byte).cast(), 1) != 1 {
                 return libc::EPIPE;
             }
             libc::setpgid(0, 0);
