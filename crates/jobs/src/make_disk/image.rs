@@ -1,8 +1,8 @@
 //! An image file that is written to: what is on it, and its lock.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,17 +43,20 @@ impl Image {
     /// Opens the image. Only one process at a time makes something in it. It is a raw one, or else a qcow2 one that is named so.
     pub fn open(path: &Path) -> Result<Image, MakeError> {
         let fail = |error: io::Error| PathError::new(path, "cannot open it", error);
-        // A pipe would be waited for, and a directory cannot be written to.
-        let kind = path.metadata().map_err(fail)?.file_type();
-        if !kind.is_file() {
-            let what = if kind.is_dir() {
-                "a directory, not a disk image"
-            } else {
-                "no regular file; only image files are written to"
+        let check = |kind: FileType| {
+            let what = match kind {
+                _ if kind.is_file() => return Ok(()),
+                _ if kind.is_dir() => "a directory, not a disk image",
+                _ => "no regular file; only image files are written to",
             };
-            return Err(MakeError::NotRaw { path: path.to_owned(), what: what.to_owned() });
-        }
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(fail)?;
+            Err(MakeError::NotRaw { path: path.to_owned(), what: what.to_owned() })
+        };
+        // A pipe would be waited for, and a directory cannot be written to.
+        check(path.metadata().map_err(fail)?.file_type())?;
+        let open = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = open.map_err(fail)?;
+        // Another file may have taken its place meanwhile.
+        check(file.metadata().map_err(fail)?.file_type())?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => {}
             Err(error) => return Err(in_use_by_another(path, error)),
