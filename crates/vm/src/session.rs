@@ -23,6 +23,7 @@ use crate::protocol::{
     CpuTime, Decoder, GuestFrame, PROTOCOL_VERSION, ProcessEvent, ProtocolError, RequestError, SessionRequest,
 };
 
+pub use output::write_whole;
 pub use signals::{CatchSignals, SignalSource};
 pub use streams::Streams;
 

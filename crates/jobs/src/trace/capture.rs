@@ -1,11 +1,12 @@
 //! Passes on what a command prints, and keeps it.
 
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 
+use inarch_vm::session::write_whole;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -191,7 +192,7 @@ fn pass_on(mut sources: Vec<Source>, ended: &PipeReader, mut captured: Captured)
             Err(_) => 0,
         };
         captured.add(*stream, &piece[..length]);
-        if length == 0 || to.write_all(&piece[..length]).is_err() {
+        if length == 0 || write_whole(to, &piece[..length]).is_err() {
             captured.lacks.get_or_insert("nobody took what the command printed");
             // The command finds out as if it had printed there itself.
             sources.remove(at);

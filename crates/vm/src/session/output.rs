@@ -135,8 +135,11 @@ fn write_queue(mut to: File, shared: &Shared, wake: &OwnedFd) {
     }
 }
 
-/// Like `write_all`, but also waits if another process has made the descriptor non-blocking.
-fn write_whole(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+/// Like `write_all`, but also waits if another process has made the descriptor non-blocking, as it can with one that was inherited.
+///
+/// # Errors
+/// Those of `write_all`.
+pub fn write_whole(to: &mut (impl Write + AsFd), mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -175,5 +178,18 @@ mod tests {
         let mut arrived = Vec::new();
         reader.read_to_end(&mut arrived).unwrap();
         assert!(arrived == bytes, "{} bytes arrived", arrived.len());
+    }
+
+    #[test]
+    fn a_slow_reader_of_a_descriptor_that_does_not_wait_gets_all() {
+        let (mut reader, mut to) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&to, true).unwrap();
+        let bytes: Vec<u8> = (0..1 << 20).map(|i| (i % 251) as u8).collect();
+        let expected = bytes.clone();
+        let writer = std::thread::spawn(move || write_whole(&mut to, &bytes));
+        let mut arrived = Vec::new();
+        reader.read_to_end(&mut arrived).unwrap();
+        writer.join().unwrap().unwrap();
+        assert!(arrived == expected);
     }
 }

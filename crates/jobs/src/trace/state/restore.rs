@@ -46,6 +46,8 @@ fn make(path: &Path, there: &There, store: &Store) -> Result<(), PathError> {
         }
         (None, Some(digest)) => {
             let mut new = NewFile::create(path, || {})?;
+            // Where it has a name already, it is for nobody else before it has its owner and mode.
+            new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
             let mut sparse = Sparse(&mut new.file);
             store.copy(digest, &mut sparse)?;
             sparse.finish().map_err(fail)?;
