@@ -44,6 +44,10 @@ impl Appliance {
             thread::Builder::new().name("appliance-mount".to_owned()).spawn(pass).map_err(ApplianceError::Stream)?
         };
         let ended = self.answers(&device);
+        if ended.is_err() {
+            // The reader may wait for the guest to take a request, which it will not.
+            self.running.stopper()();
+        }
         // The reader may still wait for requests, which nobody answers any more.
         let _ = write(&*over, &1u64.to_ne_bytes());
         let _ = reader.join();
