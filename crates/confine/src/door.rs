@@ -195,7 +195,9 @@ mod tests {
             io::Read::read_to_string(&mut ours, &mut said).unwrap();
             assert_eq!(said, "through the door, twice");
         } else {
-            println!("skipped: each_socket_is_given_as_often: somebody else listens to this process");
+            println!(
+                "skipped: each_socket_is_given_as_often_as_it_is_asked_for_and_nothing_else_is_connected: somebody else listens to this process"
+            );
         }
     }
 

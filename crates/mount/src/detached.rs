@@ -214,7 +214,9 @@ mod tests {
     #[test]
     fn a_directory_is_seen_where_it_is_bound_until_that_is_taken_away() {
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: a_directory_is_seen_where_it_is_bound: only root mounts");
+            return println!(
+                "skipped: a_directory_is_seen_where_it_is_bound_until_that_is_taken_away: only root mounts"
+            );
         }
         let dir = tempfile::tempdir().unwrap();
         for name in ["tree", "point"] {

@@ -425,7 +425,10 @@ fn a_client_is_not_misled_by_what_it_has_done_itself_nor_an_owner_by_new_permiss
         let (entry, opened) = layer.create(&USER, NodeId::ROOT, b"x", &FILE, WRITE).unwrap();
         layer.release(entry.node, opened.handle, None);
         match layer.set_xattr(&USER, entry.node, b"system.posix_acl_access", LIST, 0, false) {
-            Err(Errno::OPNOTSUPP) => println!("skipped: {name}: no access control lists here"),
+            Err(Errno::OPNOTSUPP) => println!(
+                "skipped: {}: {name}: no access control lists here",
+                std::thread::current().name().unwrap_or_default()
+            ),
             set => set.unwrap_or_else(|errno| panic!("{name}: {errno}")),
         }
         assert!(layer.set_attributes(&USER, entry.node, None, &size).is_ok(), "{name}");

@@ -404,10 +404,11 @@ fn a_server_that_does_not_answer_holds_up_nothing_above_its_mount() {
     signal("-STOP");
     // Until the kernel would ask again.
     std::thread::sleep(Duration::from_millis(1500));
-    let plan = Command::new("timeout").args(["20", INARCH, "plan", "--json", "."]).current_dir(dir.path()).output();
+    let long = LONG.as_secs().to_string();
+    let plan = Command::new("timeout").args([&*long, INARCH, "plan", "--json", "."]).current_dir(dir.path()).output();
     let above = scratch();
     let mut live = Server::start(above.path(), dir.path().to_str().unwrap(), &["--ro"]);
-    let listed = Command::new("timeout").args(["20", "find", "point", "-ls"]).current_dir(above.path()).output();
+    let listed = Command::new("timeout").args([&*long, "find", "point", "-ls"]).current_dir(above.path()).output();
     signal("-CONT");
     let listed = listed.unwrap();
     let text = String::from_utf8_lossy(&listed.stdout);

@@ -157,7 +157,9 @@ fn what_a_projects_file_says_does_nothing_to_a_terminal() {
 #[test]
 fn another_user_does_not_put_projects_together() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it takes root to make another user's directory");
+        eprintln!(
+            "skipped: another_user_does_not_put_projects_together: it takes root to make another user's directory"
+        );
         return;
     }
     let project = Project::new("");

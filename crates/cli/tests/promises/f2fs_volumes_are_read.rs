@@ -75,7 +75,8 @@ fn assert_reads(out: &Path, name: &str) {
     let listed = stdout(&inarch(["disk", "list", image]));
     assert!(listed.contains("f2fs, label label"), "{listed}");
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: f2fs_volumes_are_read: only root can give a copy its owners");
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        return println!("skipped: {test}: only root can give a copy its owners");
     }
     let copy = out.join(format!("{name}.copy"));
     let output = inarch(["disk", "cp", image, "/", copy.to_str().unwrap()]);

@@ -138,7 +138,7 @@ fn check(dir: &Path, arguments: &[&str], of: &str) {
 /// A directory without symlinks in its path, as strace shows it, and the sources in it; none without strace.
 fn place() -> Option<tempfile::TempDir> {
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("skipped: foreign_bytes_are_read_in_confinement: strace is not installed");
+        println!("skipped: {}: strace is not installed", std::thread::current().name().unwrap_or_default());
         return None;
     }
     let dir = scratch();

@@ -65,7 +65,7 @@ fn a_guest_that_never_speaks_is_given_up() {
 #[test]
 fn a_guest_that_does_not_speak_is_started_once_more() {
     for (first, line) in [
-        ("exec qemu-system-x86_64 -S \"$@\"", "did not answer within 15 s; it is started once more"),
+        ("exec qemu-system-x86_64 -S \"$@\"", "did not answer within 30 s; it is started once more"),
         ("kill -ABRT $$", "QEMU crashed while the guest booted (signal 6); it is started once more"),
     ] {
         let dir = scratch();
@@ -77,7 +77,7 @@ fn a_guest_that_does_not_speak_is_started_once_more() {
         let tree = format!("--tree={}:/mnt/tree", dir.path().display());
         // The first start has half of that.
         let output = Command::new(INARCH)
-            .args(["run", "--accel=tcg", "--boot-timeout=30", &tree, "--", "sh", "-c", "cat /mnt/tree/file -"])
+            .args(["run", "--accel=tcg", "--boot-timeout=60", &tree, "--", "sh", "-c", "cat /mnt/tree/file -"])
             .env("INARCH_QEMU", &qemu)
             .stdin(File::open(&qemu).unwrap())
             .output()

@@ -49,7 +49,10 @@ fn enclosed(
         });
         let status = keeper.join().unwrap();
         if status.is_none() {
-            println!("skipped: an enclosed program: somebody else listens to this process");
+            println!(
+                "skipped: {}: another process listens to this one's calls",
+                thread::current().name().unwrap_or_default()
+            );
         }
         told.zip(status)
     })

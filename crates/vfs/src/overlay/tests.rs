@@ -213,6 +213,9 @@ fn what_overlayfs_left_below_is_refused() {
 #[test]
 fn a_directory_above_is_not_merged_with_a_later_one_of_another_user() {
     if !rustix::process::geteuid().is_root() {
+        println!(
+            "skipped: a_directory_above_is_not_merged_with_a_later_one_of_another_user: only root gives files to others"
+        );
         return;
     }
     let mut scene = Scene::new();
