@@ -325,4 +325,16 @@ mod tests {
             assert_eq!(serde_json::to_value(state).unwrap(), state.word());
         }
     }
+
+    #[test]
+    fn the_page_explains_each_word_and_no_other() {
+        let page = include_str!("../../../docs/doctor.md");
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| word |"))
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        let words: Vec<_> = rows.map(|row| row.split('|').nth(1).unwrap().trim()).collect();
+        assert_eq!(words, [State::Good, State::Degraded, State::Absent, State::Missing].map(State::word));
+    }
 }

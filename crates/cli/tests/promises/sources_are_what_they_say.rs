@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{any_machine, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
 
 /// A file of `size` bytes, with some of them set.
 fn disk(path: PathBuf, size: u64, parts: &[(u64, &[u8])]) -> PathBuf {
@@ -116,6 +116,17 @@ fn damaged_file_systems_are_refused_or_salvaged() {
     assert_status(&inarch(["image", "--salvage", lost.to_str().unwrap(), "-o", out.to_str().unwrap()]), 0);
     let names = host("tar", &["-tf", "out.tar"], dir);
     assert!(names.contains("d8/file20") && !names.contains("d7/file"), "{names}");
+    // Nor does a guest get them as if they were whole.
+    let run = |image: &Path, more: &[&str]| {
+        let words = ["run", "-q", any_machine(), "--root", image.to_str().unwrap()];
+        inarch(words.into_iter().chain(more.iter().copied()).chain(["--", "/none"]))
+    };
+    assert_one_line(&run(&cut, &[]), &["cut off"]);
+    assert_one_line(&run(&lost, &[]), &["\"d7\": has a block with a wrong checksum"]);
+    let salvaged = run(&lost, &["--salvage"]);
+    // What can be read is booted, and has no such command.
+    assert_status(&salvaged, 127);
+    assert!(stderr(&salvaged).contains("\"d7\""), "{}", stderr(&salvaged));
 
     // Images of ours, cut and changed.
     for format in ["erofs", "squashfs"] {

@@ -176,14 +176,53 @@ fn gated(size: usize) -> (Scene, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     (scene_over(directory, Arc::new(lower), upper), gate, read)
 }
 
+/// What copies a lower file up, and the name that the file has then.
+type Copier = (fn(&Scene, &Context<'_>, NodeId) -> Result<(), Errno>, &'static str);
+
+const COPIERS: [Copier; 8] = [
+    (|scene, context, a| scene.overlay.open(context, a, WRITE).map(drop), "a"),
+    (|scene, context, a| scene.overlay.open(context, a, WRITE | libc::O_APPEND as u32).map(drop), "a"),
+    (|scene, context, _| scene.overlay.rename(context, NodeId::ROOT, b"a", NodeId::ROOT, b"moved", 0), "moved"),
+    (
+        |scene, context, _| {
+            let flags = rustix::fs::RenameFlags::EXCHANGE.bits();
+            scene.overlay.rename(context, NodeId::ROOT, b"a", NodeId::ROOT, b"other", flags)
+        },
+        "other",
+    ),
+    (|scene, context, a| scene.overlay.link(context, a, NodeId::ROOT, b"linked").map(drop), "linked"),
+    (
+        |scene, context, a| {
+            let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+            scene.overlay.set_attributes(context, a, None, &set).map(drop)
+        },
+        "a",
+    ),
+    (
+        |scene, context, a| {
+            let set = SetAttributes { size: Some((3 << 20) - 1), ..SetAttributes::default() };
+            scene.overlay.set_attributes(context, a, None, &set).map(drop)
+        },
+        "a",
+    ),
+    (|scene, context, a| scene.overlay.set_xattr(context, a, b"user.x", b"value", 0, false), "a"),
+];
+
 #[test]
 fn all_else_goes_on_while_a_file_is_copied() {
+    for (copy, name) in COPIERS {
+        all_else_goes_on(copy, name);
+    }
+}
+
+fn all_else_goes_on(copy: fn(&Scene, &Context<'_>, NodeId) -> Result<(), Errno>, name: &str) {
     let (scene, gate, _) = gated(3 << 20);
     let (a, root) = (scene.node("a"), NodeId::ROOT);
+    scene.create("", "other", "an upper one");
     let is_interrupted = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (scene, flag) = (&scene, &is_interrupted);
-        let copying = scope.spawn(move || scene.overlay.open(&ME, a, WRITE).map(drop));
+        let copying = scope.spawn(move || copy(scene, &ME, a));
         gate.wait_for_somebody();
         // Each of these would wait for ever.
         scene.overlay.make_directory(&ME, root, b"made", &DIRECTORY).unwrap();
@@ -209,7 +248,30 @@ fn all_else_goes_on_while_a_file_is_copied() {
         gate.open();
         copying.join().unwrap().unwrap();
     });
-    assert_eq!(fs::metadata(scene.upper("a")).unwrap().len(), 3 << 20);
+    assert!(fs::metadata(scene.upper(name)).unwrap().len() >= (3 << 20) - 1);
+}
+
+#[test]
+fn who_is_interrupted_gets_his_copy_whatever_asked_for_it() {
+    for (copy, name) in COPIERS {
+        let (scene, gate, read) = gated(3 << 20);
+        gate.open();
+        let a = scene.node("a");
+        scene.create("", "other", "an upper one");
+        let context = Context { interrupted: &|| true, ..ME };
+        let before = scene.names("");
+        assert_eq!(copy(&scene, &context, a), Err(Errno::INTR), "{name}");
+        assert_eq!(
+            (scene.names(""), scene.overlay.attributes(&ME, a, None).unwrap().size),
+            (before, 3 << 20),
+            "{name}"
+        );
+        (0..10).find(|_| copy(&scene, &context, a) != Err(Errno::INTR)).unwrap();
+        // No byte was read twice.
+        let read = hold(&read).clone();
+        assert_eq!(read[..], [0, 1 << 20, 2 << 20][..read.len().min(3)], "{name}");
+        assert!(fs::metadata(scene.upper(name)).unwrap().len() > 2 << 20, "{name}");
+    }
 }
 
 #[test]
