@@ -392,3 +392,34 @@ pub(super) fn is_as_scanned(stat: &Stat, inode: &Inode, strictly: bool) -> bool 
         && (is_directory || mtime(stat) == inode.mtime())
         && (is_directory || !strictly || ctime == inode.ctime())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::property_tests::config;
+    use super::*;
+
+    proptest! {
+        #![proptest_config(config())]
+
+        #[test]
+        fn a_path_is_walked_whole_in_pieces_that_the_kernel_takes(
+            lengths in prop::collection::vec(prop_oneof![1usize..4, 1usize..256, Just(255)], 1..120),
+        ) {
+            let path = lengths.iter().map(|length| "n".repeat(*length)).collect::<Vec<_>>().join("/").into_bytes();
+            let (mut start, mut pieces) = (0, Vec::new());
+            loop {
+                let end = next_stop(&path, start);
+                prop_assert!(end > start && end - start <= PATH_PIECE, "{start}..{end} of {}", path.len());
+                pieces.push(&path[start..end]);
+                if end == path.len() {
+                    break;
+                }
+                prop_assert_eq!(path[end], b'/');
+                start = end + 1;
+            }
+            prop_assert_eq!(pieces.join(&b'/'), path);
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Each way in which an apply could lose bytes, once.
 
+mod deep;
 mod leftovers;
 mod meanwhile;
 mod places;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -14,15 +15,17 @@ use std::sync::Arc;
 
 use inarch_tree::compare::{Difference, changes, differences};
 use inarch_tree::scan::{ScanOptions, scan};
-use inarch_tree::{InodeId, Timestamp, Tree};
+use inarch_tree::{FileType, InodeId, Timestamp, Tree};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, openat, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, openat, readlinkat, statat, utimensat,
+};
 
-use super::calls::Faults;
+use super::calls::{Faults, HELD_MAX};
 use super::decide::Verdict;
 use super::done::{Done, done};
 use super::execute::{Outcome, execute};
-use super::host::Host;
+use super::host::{Host, file_type};
 use super::progress::Progress;
 use super::sides::{Parts, Sides};
 use super::ties::Ties;
@@ -158,16 +161,17 @@ impl World {
         world
     }
 
-    /// Keeps the inode numbers of all that is there.
+    /// Keeps the inode numbers of all that is there, if it is not too much.
     fn hold(&mut self) {
-        let mut stack = vec![self.root()];
-        while let Some(path) = stack.pop() {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            self.held.push(openat(CWD, &path, flags, Mode::empty()).unwrap());
-            if fs::symlink_metadata(&path).unwrap().is_dir() {
-                stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-            }
+        if self.base.inodes().count() > HELD_MAX {
+            return;
         }
+        let mut held = vec![reach(&self.root()).unwrap()];
+        walk(&self.root(), &mut |directory, path, _| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            held.push(openat(directory, path.file_name().unwrap(), flags, Mode::empty()).unwrap());
+        });
+        self.held.append(&mut held);
     }
 
     /// Waits until a change gives a file another time than the scan saw, however coarse the kernel's clock is.
@@ -332,23 +336,15 @@ impl World {
     /// What the host has, the same way.
     pub fn host_paths(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let mut found = BTreeMap::from([(String::new(), None)]);
-        let mut stack = vec![self.root()];
-        while let Some(directory) = stack.pop() {
-            for entry in fs::read_dir(&directory).unwrap() {
-                let path = entry.unwrap().path();
-                let name = format!("/{}", path.strip_prefix(self.root()).unwrap().display());
-                let metadata = fs::symlink_metadata(&path).unwrap();
-                if metadata.is_dir() {
-                    found.insert(name, None);
-                    stack.push(path);
-                } else if metadata.is_symlink() {
-                    let target = fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
-                    found.insert(name, Some(target));
-                } else {
-                    found.insert(name, Some(fs::read(&path).unwrap()));
-                }
-            }
-        }
+        walk(&self.root(), &mut |directory, path, stat| {
+            let name = path.file_name().unwrap();
+            let content = match file_type(stat).unwrap() {
+                FileType::Directory => None,
+                FileType::Symlink => Some(readlinkat(directory, name, Vec::new()).unwrap().into_bytes()),
+                _ => Some(read_at(directory.as_fd(), name)),
+            };
+            found.insert(format!("/{}", path.strip_prefix(self.root()).unwrap().display()), content);
+        });
         found
     }
 
@@ -397,20 +393,70 @@ pub fn tear(root: &Path, safe: &dyn Fn(u64) -> bool, how: &[u8]) {
 /// Every regular file below a directory.
 pub fn files(root: &Path) -> Vec<HostFile> {
     let mut found = Vec::new();
-    let mut stack = vec![root.to_owned()];
-    while let Some(directory) = stack.pop() {
-        let mut entries: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        entries.sort();
-        for path in entries {
-            let metadata = fs::symlink_metadata(&path).unwrap();
-            if metadata.is_dir() {
-                stack.push(path);
-            } else if metadata.is_file() {
-                found.push(HostFile { ino: metadata.ino(), bytes: fs::read(&path).unwrap(), path });
+    walk(root, &mut |directory, path, stat| {
+        if file_type(stat) == Some(FileType::Regular) {
+            let bytes = read_at(directory.as_fd(), path.file_name().unwrap());
+            found.push(HostFile { ino: stat.st_ino, bytes, path: path.to_owned() });
+        }
+    });
+    found
+}
+
+/// Shows everything below a directory, and the directory that each is in: a path may be longer than the kernel takes.
+fn walk(root: &Path, see: &mut dyn FnMut(&OwnedFd, &Path, &Stat)) {
+    let mut stack = vec![(root.to_owned(), directory_at(CWD, root.as_os_str()))];
+    while let Some((above, directory)) = stack.pop() {
+        let entries = rustix::fs::Dir::read_from(&directory).unwrap().map(|entry| entry.unwrap());
+        let mut names: Vec<Vec<u8>> = entries.map(|entry| entry.file_name().to_bytes().to_vec()).collect();
+        names.retain(|name| name != b"." && name != b"..");
+        names.sort();
+        for name in names {
+            let stat = statat(&directory, &name[..], AtFlags::SYMLINK_NOFOLLOW).unwrap();
+            let path = above.join(OsStr::from_bytes(&name));
+            see(&directory, &path, &stat);
+            if file_type(&stat) == Some(FileType::Directory) {
+                let opened = directory_at(directory.as_fd(), OsStr::from_bytes(&name));
+                stack.push((path, opened));
             }
         }
     }
-    found
+}
+
+fn directory_at(above: BorrowedFd<'_>, path: &OsStr) -> OwnedFd {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(above, path, flags, Mode::empty()).unwrap()
+}
+
+fn read_at(directory: BorrowedFd<'_>, name: &OsStr) -> Vec<u8> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let mut bytes = Vec::new();
+    fs::File::from(file).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// The directory that an absolute path leads to, which may be longer than the kernel takes.
+pub fn reach(path: &Path) -> io::Result<OwnedFd> {
+    let mut pieces: Vec<PathBuf> = vec![PathBuf::new()];
+    for name in path.components() {
+        let last = pieces.last_mut().unwrap();
+        if last.as_os_str().len() > 3000 {
+            pieces.push(name.as_os_str().into());
+        } else {
+            last.push(name);
+        }
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let first = openat(CWD, &pieces[0], flags, Mode::empty())?;
+    pieces[1..].iter().try_fold(first, |at, piece| Ok(openat(at, piece, flags, Mode::empty())?))
+}
+
+/// The content of a file, whose path may be longer than the kernel takes.
+pub fn read(path: &Path) -> Vec<u8> {
+    read_at(reach(path.parent().unwrap()).unwrap().as_fd(), path.file_name().unwrap())
+}
+
+fn stat_of(path: &Path) -> io::Result<Stat> {
+    Ok(statat(reach(path.parent().unwrap())?, path.file_name().unwrap(), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Where a directory is.
@@ -441,7 +487,8 @@ fn set_times(path: &Path, time: Timestamp) {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
     };
-    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    let above = reach(path.parent().unwrap()).unwrap();
+    utimensat(above, path.file_name().unwrap(), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
 /// Makes files, links and directories of the host: `path`, and bytes, `-> target`, `= other name`, or nothing for a

@@ -1,7 +1,6 @@
 //! The guest of a [`World`]: its changes to files, and the tree that they give.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use inarch_tree::compare::Lineage;
 use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree, Xattr};
 
 use super::super::host::is_as_scanned;
-use super::{CAPABILITIES, Entries, TIME, World};
+use super::{CAPABILITIES, Entries, TIME, World, read, stat_of};
 
 /// A part of a guest's file.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +38,6 @@ impl World {
     pub(super) fn begin_guest(&mut self) {
         let base = Arc::clone(&self.base);
         for (id, inode) in base.inodes() {
-            let path = self.root().join(std::str::from_utf8(&base.path(id)).unwrap());
             let kind = match inode.file_type() {
                 FileType::Directory => {
                     Kind::Directory(base.entries(id).map(|entry| (entry.name.to_vec(), entry.inode.index())).collect())
@@ -48,7 +46,8 @@ impl World {
                 _ => {
                     // Pipes have none.
                     let is_file = inode.file_type() == FileType::Regular;
-                    let bytes = if is_file { fs::read(path).unwrap() } else { Vec::new() };
+                    let path = || self.root().join(std::str::from_utf8(&base.path(id)).unwrap());
+                    let bytes = if is_file { read(&path()) } else { Vec::new() };
                     let pieces = if bytes.is_empty() { vec![] } else { vec![Piece::Base(id, 0, bytes.len())] };
                     self.bytes.insert(id, bytes);
                     Kind::File(pieces)
@@ -308,8 +307,8 @@ impl Double {
     fn is_readable(&self, id: InodeId) -> bool {
         self.pieces[id.index()].iter().all(|piece| match piece {
             Piece::Base(id, ..) => {
-                let stat = rustix::fs::lstat(self.root.join(std::str::from_utf8(&self.base.path(*id)).unwrap()));
-                stat.is_ok_and(|stat| is_as_scanned(&stat, self.base.inode(*id), true))
+                let path = self.root.join(std::str::from_utf8(&self.base.path(*id)).unwrap());
+                stat_of(&path).is_ok_and(|stat| is_as_scanned(&stat, self.base.inode(*id), true))
             }
             Piece::Bytes(_) => true,
         })
