@@ -10,6 +10,7 @@ use std::sync::Arc;
 use inarch_tree::compare::{Lineage, differences};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Part};
 use inarch_tree::scan::{ScanOptions, scan};
+use inarch_tree::select::{Owners, Selection, select};
 use inarch_tree::{FileType, InodeId, Tree};
 
 use super::apply::{ApplyReport, ApplyRequest, Calls, Faults, apply_to};
@@ -69,8 +70,10 @@ fn scanned(root: &Path) -> Tree {
 }
 
 impl Copied {
-    fn new(host: &Path, guest: &Path, overlay: &Path) -> Copied {
-        let (base, tree) = (scanned(host), scanned(guest));
+    fn new((host, owners): (&Path, &Owners), guest: &Path, overlay: &Path) -> Copied {
+        let selection = Selection { owners: owners.clone(), ..Selection::default() };
+        let base = select(&scanned(host), &selection, &|_, _| None).unwrap().tree;
+        let tree = scanned(guest);
         let (mut all, mut files) = (Vec::new(), HashMap::new());
         for (id, bytes) in contents(guest, &tree) {
             let at = all.len() as u64;
@@ -120,15 +123,20 @@ pub(super) struct Staged {
 impl Staged {
     /// A run over the tree at `host`, whose guest left the content of `guest`.
     pub fn new(host: &Path, guest: &Path) -> Staged {
+        Staged::with_owners(host, guest, &Owners::default())
+    }
+
+    /// The same, with owners of the host's that are others in the guest.
+    pub fn with_owners(host: &Path, guest: &Path, owners: &Owners) -> Staged {
         let home = tempfile::tempdir().unwrap();
         let mut run = Store::at(home.path()).open_or_create("staged").unwrap();
         let files = run.files(0);
-        let copied = Copied::new(host, guest, &files.overlay(1));
+        let copied = Copied::new((host, owners), guest, &files.overlay(1));
         files.keep_base(&copied.base).unwrap();
         let found = differences(&copied.base, &copied.guest, &copied).unwrap();
         let layer = Layer::new(&copied.base, &copied.guest, &found, &mut &copied).unwrap();
         files.save_layer(&layer).unwrap();
-        let tree = KeptTree::new(host, Path::new("/guest"), false, 0, OwnersBack::default(), false);
+        let tree = KeptTree::new(host, Path::new("/guest"), false, 0, OwnersBack::new(owners), false);
         run.save(Record { trees: vec![tree.with_volume().unwrap()], ..Record::begun() }).unwrap();
         Staged { run, _home: home }
     }

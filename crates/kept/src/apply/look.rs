@@ -423,8 +423,13 @@ impl<'l, 'a> Look<'l, 'a> {
         let added = self.sides.old(i).is_none();
         let same_mode = is.file_type() == FileType::Symlink || (stat.st_mode ^ is.mode()) & 0o7777 == 0;
         let owners = self.sides.owners;
-        let is_owner = |back: Option<u32>, id: u32| back.is_none_or(|back| back == id);
-        let same_owner = is_owner(owners.uid(is.uid()), stat.st_uid) && is_owner(owners.gid(is.gid()), stat.st_gid);
+        let was = self.was(i);
+        let is_owner = |back: Option<u32>, id: u32, is_kept: bool| match back {
+            Some(back) => back == id,
+            None => is_kept || !self.tells_again(i),
+        };
+        let same_owner = is_owner(owners.uid(is.uid()), stat.st_uid, was.is_some_and(|was| was.uid() == is.uid()))
+            && is_owner(owners.gid(is.gid()), stat.st_gid, was.is_some_and(|was| was.gid() == is.gid()));
         // Attributes that the guest did not change are the host's.
         let in_place = self.sides.in_place(i);
         let same_time = !in_place || !aspects.mtime || mtime(stat) == is.mtime();
@@ -434,15 +439,28 @@ impl<'l, 'a> Look<'l, 'a> {
             && (!(aspects.xattrs || added) || self.has_xattrs(i))
     }
 
+    /// The file of the base that the guest's grew out of, or that it replaces.
+    fn was(&self, i: usize) -> Option<&'l Inode> {
+        let sides = self.sides;
+        sides.origin(i).map(|origin| sides.base.inode(origin)).or(sides.old(i).map(|(_, was)| was))
+    }
+
+    /// Whether an apply that was interrupted told nobody what of a difference has no place on the host: an owner, or an
+    /// ACL that names one. It is set once more then, and told.
+    fn tells_again(&self, i: usize) -> bool {
+        self.progress.had_begun(self.sides.path(i))
+    }
+
     fn has_xattrs(&mut self, i: usize) -> bool {
         let sides = self.sides;
         let Some((_, is)) = sides.new_inode(i) else { return true };
         let Ok((directory, name)) = self.host.seen(sides.path(i)) else { return false };
         let wanted = sides.guest.xattrs(is.xattrs());
+        let kept = self.was(i).map(|was| sides.base.xattrs(was.xattrs())).unwrap_or_default();
         let is_set = |xattr: &Xattr| {
             let mut expected = xattr.value.to_vec();
             if xattr.name.starts_with(b"system.posix_acl_") && !sides.owners.acl(&mut expected) {
-                return true;
+                return kept.contains(xattr) || !self.tells_again(i);
             }
             directory.xattr(&name, &xattr.name).is_ok_and(|value| value.as_ref() == Some(&expected))
         };

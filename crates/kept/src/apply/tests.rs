@@ -3,6 +3,7 @@
 mod deep;
 mod leftovers;
 mod meanwhile;
+mod owners;
 mod places;
 
 use std::fs;

@@ -498,9 +498,12 @@ impl<'w, 'a> Worker<'w, 'a> {
             Some((stat, _)) => Some(stat.st_gid),
             None => sides.owners.gid(is.gid()),
         };
-        let own = kept.map_or_else(
+        // What an earlier apply has put there stays as that left it.
+        let is_placed = facts.found.get(i) == Some(&Found::GuestsContent);
+        let placed = facts.stats.get(i).copied().flatten().filter(|_| is_placed);
+        let own = kept.map(|(stat, _)| stat).or(placed).map_or_else(
             || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-            |(stat, _)| (stat.st_uid, stat.st_gid),
+            |stat| (stat.st_uid, stat.st_gid),
         );
         let has = |name: &[u8]| sides.guest.xattrs(is.xattrs()).iter().any(|xattr| *xattr.name == *name);
         let was = sides.origin(i).map(|origin| sides.base.inode(origin)).or(sides.old(i).map(|(_, was)| was));
