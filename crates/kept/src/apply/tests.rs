@@ -8,6 +8,9 @@ mod places;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 
 use super::calls::{Ability, Faults};
 use super::decide::Verdict;
@@ -252,6 +255,46 @@ fn attributes_of_directories_are_set_only_where_the_guest_changed_them() {
     assert_eq!((mode("d"), mode("e"), mode("f")), (0o700, 0o700, 0o750));
     assert!(matches!(attempt.verdict("f"), Verdict::Refused(_)));
     assert!(world.host("d/new").exists());
+}
+
+/// The value of a default ACL that names a user (`include/uapi/linux/posix_acl_xattr.h`).
+fn default_acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 5, 13), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 5, u32::MAX)];
+    let entry = |(tag, rights, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+}
+
+#[test]
+fn extended_attributes_of_directories_are_the_hosts_but_for_those_that_the_guest_set() {
+    const ACL: &str = "system.posix_acl_default";
+    let set = |path: &Path, name: &str, value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
+    for guests in [None, Some("user.c")] {
+        let mut world = World::new(|root| {
+            fill(root, &[("d", ""), ("d/in", "in")]);
+            set(&root.join("d"), "user.a", b"scanned").unwrap();
+            set(&root.join("d"), ACL, &default_acl()).unwrap();
+        });
+        let d = world.host("d");
+        set(&d, "user.a", b"the host's").unwrap();
+        set(&d, "user.b", b"the host's").unwrap();
+        removexattr(&d, ACL).unwrap();
+        assert!(world.write("d/new", b"new"));
+        if let Some(name) = guests {
+            assert!(world.set_xattr("d", name, b"the guest's"));
+        }
+        assert_eq!(world.paths().contains(&"d".to_owned()), guests.is_some());
+        apply(&mut world, &[]).assert_whole();
+        assert_eq!(fs::read(world.host("d/new")).unwrap(), b"new");
+        let value = |name: &str| {
+            let mut bytes = [0; 64];
+            getxattr(&d, name, &mut bytes).ok().map(|length| String::from_utf8(bytes[..length].to_vec()).unwrap())
+        };
+        assert_eq!([value("user.a"), value("user.b")], [Some("the host's".to_owned()), Some("the host's".to_owned())]);
+        assert_eq!((value("user.c"), value(ACL)), (guests.map(|_| "the guest's".to_owned()), None));
+    }
 }
 
 #[test]

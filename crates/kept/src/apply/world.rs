@@ -112,8 +112,6 @@ pub struct World {
     nodes: Vec<Node>,
     /// Owners and groups of nodes that are not this process's.
     owners: HashMap<usize, (u32, u32)>,
-    /// Nodes that are programs with capabilities.
-    capable: HashSet<usize>,
     /// Files that were there before anything was applied.
     old: HashSet<u64>,
     synced: HashSet<u64>,
@@ -145,7 +143,6 @@ impl World {
             bytes: HashMap::new(),
             nodes: Vec::new(),
             owners: HashMap::new(),
-            capable: HashSet::new(),
             old: files(&root).iter().map(|file| file.ino).collect(),
             synced: HashSet::new(),
             held: Vec::new(),

@@ -32,6 +32,14 @@ pub(super) struct Node {
     origin: Option<InodeId>,
     mode: u32,
     mtime: Timestamp,
+    xattrs: Vec<Xattr>,
+}
+
+impl Node {
+    /// What the guest has made.
+    fn new(kind: Kind, mode: u32) -> Node {
+        Node { kind, origin: None, mode, mtime: TIME, xattrs: Vec::new() }
+    }
 }
 
 impl World {
@@ -53,7 +61,8 @@ impl World {
                     Kind::File(pieces)
                 }
             };
-            self.nodes.push(Node { kind, origin: Some(id), mode: inode.mode(), mtime: inode.mtime() });
+            let xattrs = base.xattrs(inode.xattrs()).to_vec();
+            self.nodes.push(Node { kind, origin: Some(id), mode: inode.mode(), mtime: inode.mtime(), xattrs });
         }
     }
 
@@ -100,7 +109,7 @@ impl World {
                 _ => false,
             },
             Some(_) => false,
-            None => self.enter(path, Node { kind: Kind::File(pieces), origin: None, mode: 0o100644, mtime: TIME }),
+            None => self.enter(path, Node::new(Kind::File(pieces), 0o100644)),
         }
     }
 
@@ -147,17 +156,24 @@ impl World {
 
     /// Gives a program [`CAPABILITIES`].
     pub fn set_capabilities(&mut self, path: &str) -> bool {
-        self.find(path).is_some_and(|node| self.capable.insert(node))
+        self.set_xattr(path, "security.capability", CAPABILITIES)
+    }
+
+    /// Gives something an extended attribute that it does not have.
+    pub fn set_xattr(&mut self, path: &str, name: &str, value: &[u8]) -> bool {
+        let Some(node) = self.find(path) else { return false };
+        let xattrs = &mut self.nodes[node].xattrs;
+        let is_new = xattrs.iter().all(|xattr| *xattr.name != *name.as_bytes());
+        xattrs.push(Xattr { name: name.as_bytes().into(), value: value.into() });
+        is_new
     }
 
     pub fn mkdir(&mut self, path: &str) -> bool {
-        let kind = Kind::Directory(BTreeMap::new());
-        self.enter(path, Node { kind, origin: None, mode: 0o040755, mtime: TIME })
+        self.enter(path, Node::new(Kind::Directory(BTreeMap::new()), 0o040755))
     }
 
     pub fn symlink(&mut self, path: &str, target: &str) -> bool {
-        let kind = Kind::Symlink(target.as_bytes().to_vec());
-        self.enter(path, Node { kind, origin: None, mode: 0o120777, mtime: TIME })
+        self.enter(path, Node::new(Kind::Symlink(target.as_bytes().to_vec()), 0o120777))
     }
 
     pub fn link(&mut self, from: &str, to: &str) -> bool {
@@ -224,11 +240,8 @@ impl World {
                     continue;
                 }
                 let id = builder.add(name, &attributes(*child)).unwrap();
-                if self.capable.contains(child) {
-                    let xattr = Xattr { name: b"security.capability"[..].into(), value: CAPABILITIES.into() };
-                    let set = builder.intern_xattrs(vec![xattr]);
-                    builder.set_xattrs(id, set).unwrap();
-                }
+                let set = builder.intern_xattrs(self.nodes[*child].xattrs.clone());
+                builder.set_xattrs(id, set).unwrap();
                 of.push(*child);
                 ids.insert(*child, id);
                 match &self.nodes[*child].kind {
