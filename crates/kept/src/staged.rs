@@ -70,14 +70,18 @@ fn scanned(root: &Path) -> Tree {
 }
 
 impl Copied {
-    fn new((host, owners): (&Path, &Owners), guest: &Path, overlay: &Path) -> Copied {
+    /// If the guest `shares`, its files of the same bytes have them at one place of the overlay.
+    fn new((host, owners): (&Path, &Owners), (guest, shares): (&Path, bool), overlay: &Path) -> Copied {
         let selection = Selection { owners: owners.clone(), ..Selection::default() };
         let base = select(&scanned(host), &selection, &|_, _| None).unwrap().tree;
         let tree = scanned(guest);
-        let (mut all, mut files) = (Vec::new(), HashMap::new());
+        let (mut all, mut files, mut places) = (Vec::new(), HashMap::new(), HashMap::new());
         for (id, bytes) in contents(guest, &tree) {
-            let at = all.len() as u64;
-            all.extend(&bytes);
+            let end = all.len() as u64;
+            let at = if shares { *places.entry(bytes.clone()).or_insert(end) } else { end };
+            if at == end {
+                all.extend(&bytes);
+            }
             files.insert(id, (bytes, at));
         }
         fs::write(overlay, all).unwrap();
@@ -126,8 +130,17 @@ impl Staged {
         Staged::with_owners(host, guest, &Owners::default())
     }
 
+    /// The same, of a guest whose disk is damaged: all files with the same bytes claim one place for them.
+    pub fn with_shared_places(host: &Path, guest: &Path) -> Staged {
+        Staged::make((host, &Owners::default()), (guest, true))
+    }
+
     /// The same, with owners of the host's that are others in the guest.
     pub fn with_owners(host: &Path, guest: &Path, owners: &Owners) -> Staged {
+        Staged::make((host, owners), (guest, false))
+    }
+
+    fn make((host, owners): (&Path, &Owners), guest: (&Path, bool)) -> Staged {
         let home = tempfile::tempdir().unwrap();
         let mut run = Store::at(home.path()).open_or_create("staged").unwrap();
         let files = run.files(0);

@@ -58,21 +58,25 @@ impl Extents {
         Ok(extents)
     }
 
-    /// The files whose bytes overlap those of another file, or of themselves, in a backing: all except the first file
-    /// of each group. Together they may be longer than the backing.
+    /// The files whose bytes overlap those of another file, or of themselves, in a backing. Nothing says whose the bytes
+    /// are, and together such files may be longer than the backing.
     pub fn overlapping(&self) -> HashSet<InodeId> {
         let inodes = (0..self.starts.len().saturating_sub(1) as u32).map(InodeId);
         let of = |inode| self.of(inode).iter().map(move |extent| (extent.backing, extent.at, extent.length, inode));
         let mut extents: Vec<_> = inodes.flat_map(of).collect();
         extents.sort_unstable();
-        let mut end = (0, 0);
         let mut found = HashSet::new();
+        // The extent so far that ends last. What overlaps another one before overlaps it as well.
+        let mut last: Option<(u32, u64, InodeId)> = None;
         for (backing, at, length, inode) in extents {
-            if end.0 == backing && at < end.1 {
-                found.insert(inode);
+            let end = at.saturating_add(length);
+            match last.filter(|(of, ..)| *of == backing) {
+                Some((_, stop, other)) if at < stop => {
+                    found.extend([inode, other]);
+                    last = if end > stop { Some((backing, end, inode)) } else { last };
+                }
+                _ => last = Some((backing, end, inode)),
             }
-            let last = if end.0 == backing { end.1 } else { 0 };
-            end = (backing, last.max(at.saturating_add(length)));
         }
         found
     }
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_share_bytes_are_told_all_but_the_first() {
+    fn files_that_share_bytes_are_told_all_of_them() {
         let found = |list: &[(u32, u64, u64, u64, u32)]| {
             let extent = |&(inode, offset, length, at, backing): &(u32, u64, u64, u64, u32)| {
                 (InodeId(inode), Extent { offset, length, at, backing })
@@ -124,14 +128,16 @@ mod tests {
         // Side by side, and at one place of two backings.
         assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 8, 0), (3, 0, 8, 0, 1)]), []);
         // The same, a part at the end, and one byte within.
-        assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 0, 0)]), [2]);
-        assert_eq!(found(&[(2, 0, 8, 0, 0), (1, 0, 8, 7, 0)]), [1]);
-        // Behind a short one, within a long one that began before it.
-        assert_eq!(found(&[(1, 0, 100, 0, 0), (2, 0, 1, 10, 0), (3, 0, 1, 50, 0), (4, 0, 1, 100, 0)]), [2, 3]);
+        assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 0, 0)]), [1, 2]);
+        assert_eq!(found(&[(2, 0, 8, 0, 0), (1, 0, 8, 7, 0)]), [1, 2]);
+        // Behind a short one, within a long one that began before it; what begins at its end is apart.
+        assert_eq!(found(&[(1, 0, 100, 0, 0), (2, 0, 1, 10, 0), (3, 0, 1, 50, 0), (4, 0, 1, 100, 0)]), [1, 2, 3]);
+        // One after another, each with a part of the last.
+        assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 6, 0), (3, 0, 8, 12, 0), (4, 0, 8, 20, 0)]), [1, 2, 3]);
         // A file's own bytes a second time.
         assert_eq!(found(&[(5, 0, 8, 0, 0), (5, 8, 8, 4, 0)]), [5]);
         // The largest of all that can be.
-        assert_eq!(found(&[(1, 0, 8, u64::MAX - 8, 0), (2, 0, 1, u64::MAX - 1, 0)]), [2]);
+        assert_eq!(found(&[(1, 0, 8, u64::MAX - 8, 0), (2, 0, 1, u64::MAX - 1, 0)]), [1, 2]);
     }
 
     #[test]

@@ -354,3 +354,23 @@ fn a_directory_goes_after_what_was_in_it_was_applied_alone() {
     };
     case.play().unwrap();
 }
+
+#[test]
+fn files_of_a_run_that_claim_one_place_of_its_overlay_stay_behind() {
+    for force in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, guest) = (dir.path().join("host"), dir.path().join("guest"));
+        [&host, &guest].into_iter().for_each(|root| fs::create_dir(root).unwrap());
+        fill(&host, &[("there", "the host's")]);
+        fill(&guest, &[("there", "whose is this?"), ("new", "whose is this?"), ("plain", "the guest's")]);
+        let mut staged = Staged::with_shared_places(&host, &guest);
+        let request = ApplyRequest { name: "staged".to_owned(), paths: Vec::new(), force, dry_run: false };
+        let report = apply_to(&mut staged.run, &request).unwrap();
+        let reason = "its blocks on the guest's disk are those of another file too: the file system is damaged";
+        let refused = |name: &str| (host.join(name).display().to_string(), reason.to_owned());
+        assert_eq!(report.conflicts, ["new", "there"].map(refused), "force: {force}");
+        assert!(!report.complete && !host.join("new").exists());
+        assert_eq!(fs::read(host.join("there")).unwrap(), b"the host's");
+        assert_eq!(fs::read(host.join("plain")).unwrap(), b"the guest's", "the rest comes");
+    }
+}
