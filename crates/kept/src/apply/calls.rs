@@ -75,13 +75,29 @@ impl Faults {
 }
 
 impl Calls {
-    /// Notes that a file, or with `None` every file, is durable.
-    pub fn synced(&self, ino: Option<u64>) {
+    /// Notes that a file is durable.
+    pub fn synced(&self, ino: u64) {
         let _ = ino;
         #[cfg(test)]
+        self.all_synced([ino]);
+    }
+
+    /// Notes that every file in the file system of a directory is durable.
+    pub fn file_system_synced(&self, directory: rustix::fd::BorrowedFd<'_>) {
+        let _ = directory;
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            let is_across = |path: &std::path::Path| faults.is_across && super::world::is_across(path);
+            let synced = is_across(&super::world::path_of(directory));
+            let files = super::world::files(&faults.root).into_iter().filter(|file| is_across(&file.path) == synced);
+            self.all_synced(files.map(|file| file.ino));
+        }
+    }
+
+    #[cfg(test)]
+    fn all_synced(&self, inos: impl IntoIterator<Item = u64>) {
         if let Some(faults) = self.faults.as_ref().filter(|faults| !faults.sync_failed.load(Ordering::Relaxed)) {
-            let all = || super::world::files(&faults.root).into_iter().map(|file| file.ino).collect::<Vec<_>>();
-            faults.synced.lock().unwrap().extend(ino.map_or_else(all, |ino| vec![ino]));
+            faults.synced.lock().unwrap().extend(inos);
         }
     }
 
@@ -147,7 +163,7 @@ impl Calls {
     #[cfg(test)]
     fn is_across(&self, directory: rustix::fd::BorrowedFd<'_>) -> bool {
         let is_across = self.faults.as_ref().is_some_and(|faults| faults.is_across);
-        is_across && super::world::path_of(directory).components().any(|name| name.as_os_str() == "across")
+        is_across && super::world::is_across(&super::world::path_of(directory))
     }
 
     /// Notes that a name is about to be removed.

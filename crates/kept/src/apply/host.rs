@@ -140,7 +140,7 @@ impl Directory {
             match self.open_file(name) {
                 Ok(file) => {
                     rustix::fs::fsync(&file)?;
-                    self.calls.synced(Some(rustix::fs::fstat(&file)?.st_ino));
+                    self.calls.synced(rustix::fs::fstat(&file)?.st_ino);
                 }
                 // The file's mode may keep this user from opening it.
                 Err(Errno::ACCESS) => rustix::fs::syncfs(&directory)?,
@@ -267,7 +267,7 @@ impl Host {
     /// Syncs the file systems of the tree: its root's, and those of the paths `written`.
     pub fn sync<'p>(&mut self, written: impl Iterator<Item = &'p [u8]>) -> Result<(), Errno> {
         self.calls.next()?;
-        sync_file_system(self.root.as_fd())?;
+        self.sync_file_system(self.root.as_fd())?;
         let mut synced = HashSet::from([rustix::fs::fstat(&self.root)?.st_dev]);
         let crosses = self.cross;
         // sync(2) reaches all at once, and does not say what failed.
@@ -278,11 +278,18 @@ impl Host {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(errno),
             };
-            if synced.insert(rustix::fs::fstat(directory.as_fd())?.st_dev) {
-                sync_file_system(directory.as_fd())?;
+            if synced.insert(directory.stat_of(directory.as_fd())?.st_dev) {
+                self.sync_file_system(directory.as_fd())?;
             }
         }
-        self.calls.synced(None);
+        Ok(())
+    }
+
+    /// Waits until everything in the file system of a directory is on the disk.
+    fn sync_file_system(&self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::syncfs(openat(directory, c".", flags, Mode::empty())?)?;
+        self.calls.file_system_synced(directory);
         Ok(())
     }
 
@@ -343,12 +350,6 @@ impl Host {
     pub fn forget(&mut self, path: &[u8]) {
         self.open.retain(|(open, _)| !is_beneath(open, path));
     }
-}
-
-/// Waits until everything in the file system of a directory is on the disk.
-fn sync_file_system(directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::syncfs(openat(directory, c".", flags, Mode::empty())?)
 }
 
 /// Where the next step from `start` ends: at the end of the path, or so far that the kernel takes the path, and near

@@ -222,6 +222,31 @@ fn a_file_with_a_link_here_and_a_name_in_another_file_system_comes_to_both() {
 }
 
 #[test]
+fn what_lends_to_another_file_system_stays_until_that_one_is_synced() {
+    let across = || Faults { is_across: true, ..Faults::default() };
+    // More than are synced one by one.
+    let names: Vec<String> = (0..40).map(|number| format!("{number:02}")).collect();
+    let make = || {
+        let mut world = World::new(|root| {
+            fill(root, &[("across", "")]);
+            names.iter().for_each(|name| fill(root, &[(name, &format!("the bytes of {name}"))]));
+        });
+        for name in &names {
+            assert!(world.rename(name, &format!("across/{name}")) && world.append(&format!("across/{name}"), b"+"));
+        }
+        world
+    };
+    let calls = make().apply(&mut Memory::default(), &[], across()).calls;
+    for at in (0..calls + 1).step_by(7) {
+        let (mut world, mut memory) = (make(), Memory::default());
+        world.apply(&mut memory, &[], Faults { dies: Some(at), ..across() });
+        world.lose_power(&mut memory, &[1, 3, 2]);
+        world.apply(&mut memory, &[], across()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "power lost at {at} of {calls}");
+    }
+}
+
+#[test]
 fn a_torn_file_is_brought_again_whatever_its_size() {
     for torn in [&b""[..], b"new", b"new by\0\0\0", b"\0\0\0\0\0\0\0\0\0"] {
         let mut world = world(&[("gone", "old bytes"), ("changed", "old bytes")]);

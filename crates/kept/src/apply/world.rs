@@ -238,7 +238,7 @@ impl World {
         });
         self.hold();
         let faults = Arc::new(Faults { root: self.root(), ..faults });
-        let mut host = Host::open(&self.root(), false).unwrap();
+        let mut host = Host::open(&self.root(), faults.is_across).unwrap();
         host.calls.faults = Some(Arc::clone(&faults));
         if memory.0.token.is_empty() {
             memory.0.token = "t".to_owned();
@@ -459,6 +459,11 @@ fn stat_of(path: &Path) -> io::Result<Stat> {
 /// Where a directory is.
 pub fn path_of(directory: BorrowedFd<'_>) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).unwrap()
+}
+
+/// Whether a path leads into the directory that tests take for another file system.
+pub fn is_across(path: &Path) -> bool {
+    path.components().any(|name| name.as_os_str() == "across")
 }
 
 /// The path under which a directory that does not tell upper from lower case finds `path`.
