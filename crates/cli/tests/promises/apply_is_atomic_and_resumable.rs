@@ -1,14 +1,15 @@
 //! Promise: `apply` makes the host's tree equal to the guest's, each file in one step. After a kill at any point it
 //! continues. Conflicts are named and left alone, and nothing leads it out of the tree.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use crate::support::kept::Scene;
-use crate::support::{assert_one_line, assert_status, host, stderr, stdout};
+use crate::support::{INARCH, assert_one_line, assert_status, host, stderr, stdout};
 
 /// Every kind of change, and those that get into each other's way.
 const SCRIPT: &str = "set -e; cd /data
@@ -218,4 +219,179 @@ fn nothing_leads_out_of_the_tree() {
         assert_eq!(names.len(), 2, "{names:?}");
     }
     assert_eq!(fs::read_link(scene.host("data/a")).unwrap(), Path::new("/etc"));
+}
+
+/// A system call of a traced command, and the lines of the trace at which it began and ended.
+struct Call {
+    text: String,
+    began: usize,
+    ended: usize,
+    worked: bool,
+}
+
+impl Call {
+    fn is(&self, name: &str, part: &str) -> bool {
+        self.text.starts_with(&format!("{name}(")) && self.text.contains(part)
+    }
+}
+
+/// The calls of `inarch` with these `arguments` that change files or wait for the disk; `inject` is what strace lets
+/// fail.
+fn traced(scene: &Scene, inject: &[&str], arguments: &[&str]) -> (Output, Vec<Call>) {
+    let calls = "trace=syncfs,fsync,fdatasync,link,linkat,rename,renameat,renameat2,unlink,unlinkat,fallocate,\
+                 pwrite64,copy_file_range,ftruncate";
+    let output = Command::new("strace")
+        .args(["-f", "-qq", "-y", "-s", "300", "-o", "calls", "-e", calls, "-e", "signal=none"])
+        .args(inject)
+        .arg(INARCH)
+        .args(arguments)
+        .env("XDG_STATE_HOME", scene.path().join("state"))
+        .current_dir(scene.path())
+        .output()
+        .unwrap();
+    let text = fs::read_to_string(scene.path().join("calls")).unwrap();
+    let mut calls: Vec<Call> = Vec::new();
+    let mut unfinished: HashMap<&str, (String, usize)> = HashMap::new();
+    for (at, line) in text.lines().enumerate() {
+        let (thread, rest) = line.split_once(' ').unwrap();
+        let rest = rest.trim_start();
+        if let Some(begun) = rest.strip_suffix(" <unfinished ...>") {
+            unfinished.insert(thread, (begun.to_owned(), at));
+            continue;
+        }
+        let resumed = rest.strip_prefix("<... ").and_then(|rest| rest.split_once(" resumed>"));
+        let (text, began) = match resumed {
+            Some((_, end)) => {
+                let (begun, began) = unfinished.remove(thread).unwrap();
+                (format!("{begun}{end}"), began)
+            }
+            None => (rest.to_owned(), at),
+        };
+        let worked = text.rsplit_once(" = ").is_some_and(|(_, result)| !result.starts_with('-'));
+        calls.push(Call { text, began, ended: at, worked });
+    }
+    (output, calls)
+}
+
+/// The last of the calls that `is_it`.
+#[track_caller]
+fn last<'c>(calls: &'c [Call], what: &str, is_it: impl Fn(&Call) -> bool) -> &'c Call {
+    calls.iter().rfind(|call| is_it(call)).unwrap_or_else(|| panic!("no {what}"))
+}
+
+/// After each rename of the run's record its directory is synced before anything else is done.
+#[track_caller]
+fn assert_record_is_durable(calls: &[Call]) {
+    let renames: Vec<usize> = (0..calls.len()).filter(|at| calls[*at].is("rename", "/run.json\"")).collect();
+    assert!(renames.len() > 1, "it begins and ends: {}", renames.len());
+    for at in renames {
+        let next = calls[at + 1..].iter().find(|call| call.began > calls[at].ended).unwrap();
+        assert!(next.is("fsync", "/runs/run>") && next.worked, "{} is followed by {}", calls[at].text, next.text);
+        let before = calls[..at].iter().rfind(|call| call.is("fsync", "/run.new>")).unwrap();
+        assert!(before.worked && before.ended < calls[at].began);
+    }
+}
+
+#[test]
+fn nothing_of_the_old_goes_before_the_new_is_on_the_disk() {
+    if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: nothing_of_the_old_goes_before_the_new_is_on_the_disk: strace is not installed");
+        return;
+    }
+    let scene = Scene::new();
+    // So many that the whole file system is synced.
+    let many = "mkdir data/many; for i in $(seq 1 40); do head -c 9000 /dev/urandom > data/many/$i; done";
+    host("sh", &["-c", many], &scene.host(""));
+    let script = "cd /data; echo rewritten > f1; rm f2; for i in many/*; do echo more >> $i; done";
+    assert_status(&scene.run("run", script), 0);
+    let is_old = |name: u32| fs::metadata(scene.host(&format!("data/many/{name}"))).unwrap().len() == 9000;
+    let failing = ["-e", "inject=syncfs:error=EIO"];
+    let runs = || stdout(&scene.call(["runs"]));
+    let root = scene.host("").canonicalize().unwrap().display().to_string();
+    let of_tree = format!("<{root}");
+    let is_write = |call: &Call| {
+        ["pwrite64", "copy_file_range", "ftruncate"].iter().any(|name| call.is(name, &of_tree)) && call.worked
+    };
+    let is_sync = |call: &Call| call.is("syncfs", &of_tree) && call.worked;
+    // What is kept of the run: its overlay, what the last command changed, and the tree before.
+    let is_of_run = |call: &Call| {
+        let goes = ["rename", "renameat", "renameat2", "unlink", "unlinkat", "fallocate"];
+        goes.iter().any(|name| call.is(name, "/runs/run/0."))
+    };
+
+    // A part of the run is given up only when it is on the disk of the host.
+    let (output, calls) = traced(&scene, &failing, &["apply", "run", "/data/f1"]);
+    assert_one_line(&output, &["cannot make what was applied durable", "Input/output error"]);
+    assert!(calls.iter().any(|call| call.is("syncfs", &of_tree)) && !calls.iter().any(is_of_run));
+    assert!(runs().contains("apply unfinished"), "{}", runs());
+    let (output, calls) = traced(&scene, &[], &["apply", "run", "/data/f1"]);
+    assert_status(&output, 0);
+    assert_record_is_durable(&calls);
+    let synced = last(&calls, "sync", is_sync);
+    let first = calls.iter().find(|call| is_of_run(call)).expect("something of the run goes");
+    assert!(synced.ended < first.began, "{} comes before {}", first.text, synced.text);
+    assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"rewritten\n");
+
+    // What lends bytes to its own new version stays until that is on the disk.
+    let (output, calls) = traced(&scene, &failing, &["apply", "run"]);
+    assert_status(&output, 1);
+    assert!(stderr(&output).contains("what was made of it may not be on the disk: Input/output error"), "{output:?}");
+    assert!(calls.iter().any(|call| call.is("syncfs", &of_tree)) && !calls.iter().any(is_of_run));
+    assert!((1..=40).all(is_old));
+    assert!(runs().contains("apply unfinished"), "{}", runs());
+    let (output, calls) = traced(&scene, &[], &["apply", "run"]);
+    assert_status(&output, 0);
+    assert_record_is_durable(&calls);
+    let written = last(&calls, "write", is_write);
+    let synced =
+        calls.iter().find(|call| is_sync(call) && call.began > written.ended).expect("a sync after all writes");
+    let is_removal = |call: &&Call| call.is("unlinkat", "/root/data/many>");
+    let first = calls.iter().find(is_removal).expect("the old files go");
+    assert!(synced.ended < first.began, "{} comes before {}", first.text, synced.text);
+    assert!((1..=40).all(|name| !is_old(name)) && !scene.host("data/f2").exists());
+    assert!(runs().contains(" applied "), "{}", runs());
+}
+
+#[test]
+fn what_the_host_changes_after_an_apply_is_no_difference_and_the_guests_version_is_there() {
+    let scene = Scene::new();
+    assert_status(&scene.run("run", "cd /data; echo guest >> f1; echo y >> big; echo guest > new; rm f2"), 0);
+    assert_status(&scene.call(["apply", "run"]), 0);
+    for path in ["f1", "big", "new", "f2"] {
+        fs::write(scene.host("data").join(path), "the host's\n").unwrap();
+    }
+    for arguments in [&["diff", "run"][..], &["diff", "-p", "run"], &["diff", "--stat", "run"]] {
+        let output = scene.call(arguments);
+        assert_status(&output, 0);
+        assert_eq!((stdout(&output), stderr(&output)), Default::default(), "{arguments:?}");
+    }
+    for (path, bytes) in [("/data/f1", &b"file 1\nguest\n"[..]), ("/data/new", b"guest\n")] {
+        let shown = scene.call(["diff", "run", "--show", path]);
+        assert_status(&shown, 0);
+        assert_eq!(shown.stdout, bytes, "{path}");
+    }
+    // Most of this one was the host's, and that file is gone.
+    let shown = scene.call(["diff", "run", "--show", "/data/big"]);
+    assert_one_line(&shown, &["/data/big: a part of it lies in a file of this machine that changed"]);
+    assert_eq!(shown.stdout, b"");
+}
+
+#[test]
+fn only_what_changed_below_the_longest_names_counts_and_is_applied() {
+    let scene = Scene::new();
+    // Together they are longer than a path may be.
+    let dig = "cd -P data/sub; for letter in a b c d e f g h i j k l m n o p q r s t; do
+        name=$(printf %0255d 0 | tr 0 $letter); mkdir $name; cd -P $name; done
+        for file in one two three; do echo $file > $file; done";
+    let down = "cd -P data/sub; for i in $(seq 1 20); do cd -P [a-t]*; done";
+    host("sh", &["-ec", dig], &scene.host(""));
+    assert_status(&scene.run("run", &format!("set -e; cd /; {down}; echo more >> one; echo more >> two")), 0);
+    let runs = scene.call(["runs", "--json"]);
+    let runs: serde_json::Value = serde_json::from_slice(&runs.stdout).unwrap();
+    assert_eq!((runs[0]["changed"].as_u64(), runs[0]["deleted"].as_u64()), (Some(2), Some(0)), "{runs}");
+    let listed = stdout(&scene.call(["diff", "run"]));
+    assert!(listed.lines().count() == 2 && listed.lines().all(|line| line.starts_with("M  /data/sub/aaa")), "{listed}");
+    assert_status(&scene.call(["apply", "run"]), 0);
+    let found = host("sh", &["-ec", &format!("{down}; cat one two three; ls")], &scene.host(""));
+    assert_eq!(found, "one\nmore\ntwo\nmore\nthree\none\nthree\ntwo\n");
 }
