@@ -1,6 +1,7 @@
 //! [`Backing`]: a file that holds the content of many files, such as an archive or a disk image with or without an
 //! overlay.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -43,6 +44,23 @@ pub trait Backing: Send + Sync {
     /// Checks whether the file is still as it was when it was opened; returns what changed.
     fn changed(&self) -> Option<ChangedFile> {
         None
+    }
+
+    /// The same for what lies on other backings. It asks them by `asked`, because others of them may lie on the same ones.
+    fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
+        let _ = asked;
+        self.changed()
+    }
+}
+
+/// Which backings were asked whether their files have changed. Each one is asked once.
+#[derive(Debug, Default)]
+pub struct Asked(HashSet<*const ()>);
+
+impl Asked {
+    /// What has changed of a backing; nothing if it was asked before.
+    pub fn ask(&mut self, backing: &Arc<dyn Backing>) -> Option<ChangedFile> {
+        if self.0.insert(Arc::as_ptr(backing).cast()) { backing.changed_beneath(self) } else { None }
     }
 }
 

@@ -67,7 +67,7 @@ mod write;
 #[allow(unsafe_code, reason = "sync_file_range(2)")]
 mod writeback;
 
-pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
+pub use backing::{Asked, BackedFiles, Backing, BackingFile, read_backing};
 pub use block_device::BlockDevice;
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
 pub use content::{Borrower, Content, Lent, Renumbered, read_content};

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use inarch_block::{Backing, Borrower, ChangedFile, Cursor, Lent};
+use inarch_block::{Asked, Backing, Borrower, ChangedFile, Cursor, Lent};
 
 /// Bytes of a sector: LVM and MD count in these, whatever the disk's are.
 pub const SECTOR: u64 = 512;
@@ -167,6 +167,53 @@ impl Backing for Mapped {
     }
 
     fn changed(&self) -> Option<ChangedFile> {
-        self.runs.iter().flat_map(|(_, run)| &run.legs).find_map(|leg| leg.backing.changed())
+        self.changed_beneath(&mut Asked::default())
+    }
+
+    fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
+        self.runs.iter().flat_map(|(_, run)| &run.legs).find_map(|leg| asked.ask(&leg.backing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::Window;
+
+    /// Counts how often it is asked whether it changed.
+    struct Counting(Arc<AtomicU64>);
+
+    impl Backing for Counting {
+        fn size(&self) -> u64 {
+            4096
+        }
+
+        fn read(&self, _: u64, _: u64, _: &mut Cursor<'_, '_>) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn changed(&self) -> Option<ChangedFile> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+
+    #[test]
+    fn what_many_volumes_share_is_asked_once_whether_it_changed() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let mut below: Arc<dyn Backing> = Arc::new(Counting(Arc::clone(&asked)));
+        for level in 0..8 {
+            let leg = |backing: Arc<dyn Backing>| Run { length: 512, legs: vec![Leg { backing, at: 0 }], chunk: 0 };
+            // Half of them have their legs behind windows.
+            let run = |_| match level % 2 {
+                0 => leg(Arc::clone(&below)),
+                _ => leg(Arc::new(Window::new(Arc::clone(&below), 0, 512))),
+            };
+            below = Arc::new(Mapped::new((0..4).map(run)).unwrap());
+        }
+        assert_eq!(below.changed(), None);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 }

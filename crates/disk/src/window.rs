@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use inarch_block::{Backing, Borrower, ChangedFile, Cursor, Lent};
+use inarch_block::{Asked, Backing, Borrower, ChangedFile, Cursor, Lent};
 
 /// A range of a backing as a backing of its own.
 pub struct Window {
@@ -52,5 +52,9 @@ impl Backing for Window {
 
     fn changed(&self) -> Option<ChangedFile> {
         self.below.changed()
+    }
+
+    fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
+        asked.ask(&self.below)
     }
 }

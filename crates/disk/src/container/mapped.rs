@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use inarch_block::{Backing, Borrower, ChangedFile, Cursor, Lent};
+use inarch_block::{Asked, Backing, Borrower, ChangedFile, Cursor, Lent};
 
 use super::tables::damaged;
 
@@ -179,6 +179,10 @@ impl<M: Map> Backing for Mapped<M> {
     }
 
     fn changed(&self) -> Option<ChangedFile> {
-        self.data.changed().or_else(|| self.below.as_ref()?.changed())
+        self.changed_beneath(&mut Asked::default())
+    }
+
+    fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
+        asked.ask(&self.data).or_else(|| asked.ask(self.below.as_ref()?))
     }
 }

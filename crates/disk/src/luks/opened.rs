@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use inarch_block::{Backing, ChangedFile, Cursor, read_backing};
+use inarch_block::{Asked, Backing, ChangedFile, Cursor, read_backing};
 use zeroize::Zeroizing;
 
 use super::cipher::SectorCipher;
@@ -64,5 +64,9 @@ impl Backing for Decrypted {
 
     fn changed(&self) -> Option<ChangedFile> {
         self.below.changed()
+    }
+
+    fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
+        asked.ask(&self.below)
     }
 }
