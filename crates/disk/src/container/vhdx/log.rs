@@ -24,6 +24,9 @@ const LARGEST: u64 = 64 << 20;
 /// The most sectors that change: 256 MiB, in which the blocks of 64 TiB are listed.
 const MOST_CHANGES: usize = 64 << 10;
 
+/// The most sectors that become zeros by all entries, however often the same ones do. Writers make zeros of a block at a time, if at all.
+const MOST_ZEROS: u64 = 16 * MOST_CHANGES as u64;
+
 /// What a sector becomes: zeros, or these bytes.
 type Change = Option<Box<[u8; SECTOR as usize]>>;
 type Changes = BTreeMap<u64, Change>;
@@ -52,7 +55,7 @@ pub(super) fn replay(file: Arc<dyn Backing>, header: &Header) -> Result<Arc<dyn 
         )));
     }
     let ring = Container::Vhdx.bytes(&*file, header.log_at, length, "the log")?;
-    let ring = Ring { bytes: ring, log: header.log, left: Cell::new(length * 8) };
+    let ring = Ring::new(ring, header.log);
     let Some(run) = ring.newest_run() else {
         return Err(refused(
             "it was not closed properly, and its log has no valid entry; 'qemu-img check -r all' may repair it",
@@ -83,9 +86,16 @@ struct Ring {
     log: Guid,
     /// Bytes of which a checksum may still be computed: entries that overlap each other would make it a long time.
     left: Cell<u64>,
+    /// Sectors that may still become zeros: a descriptor of a few bytes names many.
+    zeros: Cell<u64>,
 }
 
 impl Ring {
+    fn new(bytes: Vec<u8>, log: Guid) -> Ring {
+        let left = Cell::new(bytes.len() as u64 * 8);
+        Ring { bytes, log, left, zeros: Cell::new(MOST_ZEROS) }
+    }
+
     fn length(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -173,6 +183,7 @@ impl Ring {
                 if sectors > MOST_CHANGES as u64 {
                     return None;
                 }
+                self.zeros.set(self.zeros.get().checked_sub(sectors)?);
                 changes.extend((0..sectors).map(|sector| (at + sector * SECTOR, None)));
             } else if descriptor.starts_with(b"desc") {
                 changes.insert(at, Some(Box::new(sector(descriptor, data.next()?, entry.sequence)?)));
@@ -271,6 +282,32 @@ mod tests {
     use inarch_block::read_backing;
 
     use super::*;
+
+    /// A log whose only entry says so often that the same sectors become zeros.
+    fn zeroing(times: u32, sectors: u64) -> (Ring, Entry) {
+        let length = (HEADER as u64 + u64::from(times) * DESCRIPTOR as u64).next_multiple_of(SECTOR);
+        let mut bytes = vec![0; length as usize];
+        bytes[24..28].copy_from_slice(&times.to_le_bytes());
+        for descriptor in bytes[HEADER..].chunks_exact_mut(DESCRIPTOR).take(times as usize) {
+            descriptor[..4].copy_from_slice(b"zero");
+            descriptor[8..16].copy_from_slice(&(sectors * SECTOR).to_le_bytes());
+            descriptor[24..32].copy_from_slice(&1_u64.to_le_bytes());
+        }
+        let ring = Ring::new(bytes, [0; 16]);
+        (ring, Entry { at: 0, length, tail: 0, sequence: 1, flushed: 0, last: 0 })
+    }
+
+    #[test]
+    fn sectors_that_become_zeros_again_and_again_are_refused() {
+        let size = MOST_CHANGES as u64 * SECTOR;
+        for (times, sectors, is_taken) in
+            [(100, 100, true), (8, MOST_CHANGES as u64, true), (20, MOST_CHANGES as u64, false)]
+        {
+            let (ring, entry) = zeroing(times, sectors);
+            let mut changes = Changes::new();
+            assert_eq!(ring.changes_of(&entry, &mut changes, size).is_some(), is_taken, "{times} times {sectors}");
+        }
+    }
 
     /// Unused by the parser, which reads pages: ranges that begin and end anywhere.
     #[test]
