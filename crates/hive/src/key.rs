@@ -12,6 +12,8 @@ const FIXED: usize = 76;
 const MOST: u32 = FIXED as u32 + 510;
 /// The bytes of the smallest key, with the size of its cell: no hive has more keys than fit into it.
 const SMALLEST: u32 = 80;
+/// The bytes of the smallest list, with the size of its cell.
+const SMALLEST_LIST: u64 = 8;
 /// The name has a byte for each character.
 const COMPRESSED: u16 = 0x20;
 
@@ -53,9 +55,18 @@ pub fn read(cells: &Cells, at: u32) -> Result<Key, HiveError> {
     }
 }
 
+/// Keys that are listed.
+#[derive(Default)]
+pub struct List {
+    /// Where they are.
+    pub keys: Vec<u32>,
+    /// The least bytes of the hive that the leaves of the list take, without the keys.
+    pub room: u64,
+}
+
 /// Where the keys below `key` are.
-pub fn list(cells: &Cells, key: &Key) -> Result<Vec<u32>, HiveError> {
-    let mut found = Vec::new();
+pub fn list(cells: &Cells, key: &Key) -> Result<List, HiveError> {
+    let mut found = List::default();
     let Some(at) = key.subkeys else { return Ok(found) };
     let (kind, items) = index(cells, at)?;
     if kind != *b"ri" {
@@ -72,22 +83,25 @@ pub fn list(cells: &Cells, key: &Key) -> Result<Vec<u32>, HiveError> {
 
 /// A list: its kind, and the bytes of its items.
 fn index(cells: &Cells, at: u32) -> Result<([u8; 2], Vec<u8>), HiveError> {
-    let bytes = cells.start(at, 4 + 0xFFFF * 8)?;
-    let parsed = || {
-        let kind = *bytes.first_chunk()?;
-        let width = if matches!(&kind, b"lf" | b"lh") { 8 } else { 4 };
-        Some((kind, bytes.get(4..4 + usize::from(u16_at(&bytes, 2)?) * width)?.to_vec()))
-    };
-    parsed().ok_or_else(|| HiveError::cell(at, "a list of keys is longer than its cell"))
+    let short = || HiveError::cell(at, "a list of keys is longer than its cell");
+    // A list may be much shorter than its cell.
+    let head = cells.start(at, 4)?;
+    let (kind, count) = head.first_chunk().copied().zip(u16_at(&head, 2)).ok_or_else(short)?;
+    let width = if matches!(&kind, b"lf" | b"lh") { 8 } else { 4 };
+    let end = 4 + u32::from(count) * width;
+    let bytes = cells.start(at, end)?;
+    let items = bytes.get(4..end as usize).ok_or_else(short)?;
+    Ok((kind, items.to_vec()))
 }
 
-fn take(cells: &Cells, at: u32, kind: [u8; 2], items: &[u8], found: &mut Vec<u32>) -> Result<(), HiveError> {
+fn take(cells: &Cells, at: u32, kind: [u8; 2], items: &[u8], found: &mut List) -> Result<(), HiveError> {
     match &kind {
-        b"lf" | b"lh" => found.extend(numbers(items, 8)),
-        b"li" => found.extend(numbers(items, 4)),
+        b"lf" | b"lh" => found.keys.extend(numbers(items, 8)),
+        b"li" => found.keys.extend(numbers(items, 4)),
         _ => return Err(HiveError::cell(at, "a list of keys is of no known kind")),
     }
-    match found.len() as u64 * u64::from(SMALLEST) > u64::from(cells.length()) {
+    found.room += SMALLEST_LIST;
+    match found.keys.len() as u64 * u64::from(SMALLEST) + found.room > u64::from(cells.length()) {
         true => Err(HiveError::Circle("keys")),
         false => Ok(()),
     }

@@ -94,7 +94,7 @@ impl Hive {
     /// # Errors
     /// A list or a key in it is damaged.
     pub fn subkey(&self, key: &Key, name: &str) -> Result<Option<Key>, HiveError> {
-        for at in key::list(&self.cells, key)? {
+        for at in key::list(&self.cells, key)?.keys {
             let found = key::read(&self.cells, at)?;
             if found.name.is(name) {
                 return Ok(Some(found));
@@ -109,7 +109,7 @@ impl Hive {
     /// A list or a key in it is damaged.
     pub fn subkeys(&self, key: &Key) -> Result<Vec<Key>, HiveError> {
         let (mut keys, mut room) = (Vec::new(), 0);
-        for at in key::list(&self.cells, key)? {
+        for at in key::list(&self.cells, key)?.keys {
             let found = key::read(&self.cells, at)?;
             room += found.room();
             if room > u64::from(self.cells.length()) {

@@ -229,3 +229,68 @@ fn circles_and_sizes_that_are_none_are_refused() {
     let a = 4096 + number(list + 8);
     assert!(matches!(with(a + 4 + 36, u32::MAX), Err(HiveError::Damaged { .. })));
 }
+
+/// A hive with `count` keys below `a`. The keys below `a`, or else `a` itself, share an index root of so many leaves. These are all the
+/// same cell, which has no items and 16 KiB, and is the hive's end.
+fn with_empty_leaves(count: usize, leaves: u16, of_all: bool) -> Vec<u8> {
+    let mut hive = made(count);
+    let number = |hive: &[u8], at: usize| u32::from_le_bytes(hive[at..at + 4].try_into().unwrap()) as usize;
+    let root = 4096 + number(&hive, 36);
+    let a = 4096 + number(&hive, 4096 + number(&hive, root + 4 + 28) + 8);
+    let list = 4096 + number(&hive, a + 4 + 28);
+    let mut keys = vec![a];
+    if of_all {
+        keys = (0..count).map(|index| 4096 + number(&hive, list + 8 + index * 8)).collect();
+    }
+    let index = hive.len();
+    let size = (8 + 4 * usize::from(leaves)).next_multiple_of(8);
+    let leaf = index + size;
+    let offset = |at: usize| u32::try_from(at - 4096).unwrap().to_le_bytes();
+    hive.extend(i32::try_from(size).unwrap().wrapping_neg().to_le_bytes());
+    hive.extend(b"ri");
+    hive.extend(leaves.to_le_bytes());
+    (0..leaves).for_each(|_| hive.extend(offset(leaf)));
+    hive.resize(leaf, 0);
+    hive.extend((-16384_i32).to_le_bytes());
+    hive.extend(b"li\0\0");
+    hive.resize(leaf + 16384, 0);
+    for key in keys {
+        hive[key + 4 + 20..key + 4 + 24].copy_from_slice(&1_u32.to_le_bytes());
+        hive[key + 4 + 28..key + 4 + 32].copy_from_slice(&offset(index));
+    }
+    let length = u32::try_from(hive.len() - 4096).unwrap();
+    hive[40..44].copy_from_slice(&length.to_le_bytes());
+    let sum = base::checksum(&hive);
+    hive[508..512].copy_from_slice(&sum.to_le_bytes());
+    hive
+}
+
+#[test]
+fn leaves_without_keys_take_room_too() {
+    assert_eq!(everything(&with_empty_leaves(20, 100, false)).unwrap(), 2);
+    // More than the hive has room for; and some that are few, but listed by each key.
+    assert!(matches!(everything(&with_empty_leaves(20, 20_000, false)), Err(HiveError::Circle("keys"))));
+    assert_eq!(everything(&with_empty_leaves(2, 100, true)).unwrap(), 4);
+    assert!(matches!(everything(&with_empty_leaves(200, 1000, true)), Err(HiveError::Circle("keys"))));
+}
+
+#[test]
+fn a_list_is_read_no_further_than_its_items() {
+    /// Bytes whose last pages cannot be read.
+    struct Broken(Bytes);
+    impl Backing for Broken {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+            match offset.saturating_add(count) > self.size() - 8192 {
+                true => Err(io::ErrorKind::Other.into()),
+                false => self.0.read(offset, count, out),
+            }
+        }
+    }
+    let broken = Broken(Bytes(with_empty_leaves(20, 1, false)));
+    let hive = Hive::open(Parsing::unconfined(), Arc::new(broken), &[]).unwrap();
+    let a = hive.find(["a"]).unwrap().unwrap();
+    assert!(hive.subkeys(&a).unwrap().is_empty());
+}

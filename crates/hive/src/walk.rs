@@ -15,7 +15,7 @@ pub struct Walk<'a> {
     levels: Vec<Vec<u32>>,
     names: Vec<String>,
     first: Option<Key>,
-    /// Bytes of the hive that the visited keys take, their values, and the data of those.
+    /// Bytes of the hive that the visited keys and their lists take, their values, and the data of those.
     keys: u64,
     values: u64,
     bytes: u64,
@@ -69,7 +69,11 @@ impl<'a> Walk<'a> {
             let data = self.hive.data(&value)?;
             values.push((value, data));
         }
-        let mut below = key::list(&self.hive.cells, &key)?;
+        let key::List { keys: mut below, room } = key::list(&self.hive.cells, &key)?;
+        self.keys += room;
+        if self.keys > length {
+            return Err(HiveError::Circle("keys"));
+        }
         below.reverse();
         self.levels.push(below);
         Ok(Some(Visited { path: self.names.clone(), key, values }))
