@@ -4,6 +4,7 @@
 //! numbers are remembered, and found out at the end. All that comes from a guest is bounded.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +79,11 @@ impl Observed {
     }
 }
 
+/// The bytes of a command in memory: an empty word takes some, too.
+fn size(command: &Vec<OsString>) -> usize {
+    command.iter().map(|word| word.len() + size_of_val(word)).sum::<usize>() + size_of_val(command)
+}
+
 impl Table {
     fn take(&mut self, event: ProcessEvent) {
         match event {
@@ -96,8 +102,7 @@ impl Table {
                 if !self.current.contains_key(&process) {
                     self.starts(process, 0);
                 }
-                let size =
-                    command.iter().map(|word| word.len() + size_of_val(word)).sum::<usize>() + size_of_val(&command);
+                let size = size(&command);
                 // It was gone before its words could be read.
                 self.lacks |= command.is_empty();
                 let at = self.current.get(&process).copied();
@@ -129,9 +134,15 @@ impl Table {
             self.lacks = true;
             return;
         }
-        let copied = self.current.get(&parent).and_then(|at| self.processes.get(*at)?.commands.last().cloned());
-        let commands: Vec<_> = copied.filter(|_| self.bytes < MOST_BYTES).into_iter().collect();
-        self.bytes += commands.iter().flatten().map(|word| word.len()).sum::<usize>();
+        let copied = self.current.get(&parent).and_then(|at| self.processes.get(*at)?.commands.last());
+        let size = copied.map_or(0, size);
+        let has_room = self.bytes + size <= MOST_BYTES;
+        let commands: Vec<_> = copied.filter(|_| has_room).cloned().into_iter().collect();
+        if has_room {
+            self.bytes += size;
+        } else {
+            self.lacks = true;
+        }
         self.current.insert(number, self.processes.len());
         self.processes.push(TracedProcess { number, parent, commands, status: None });
     }
@@ -139,8 +150,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use super::*;
 
     fn words(words: &[&str]) -> Vec<OsString> {
@@ -179,6 +188,22 @@ mod tests {
         ];
         assert_eq!(processes, expected);
         assert!(!lacks);
+    }
+
+    #[test]
+    fn what_a_process_begins_as_takes_room_like_what_it_executes() {
+        let observed = Observed::default();
+        observed.happened(vec![started(1, 20, 20), executed(20, &[""; 1000])]);
+        let once = observed.hold().bytes;
+        assert!(once >= 1000 * size_of::<OsString>());
+        observed.happened((21..25).map(|number| started(20, number, number)).collect());
+        assert_eq!(observed.hold().bytes, 5 * once);
+        // No room is left.
+        observed.hold().bytes = MOST_BYTES - once + 1;
+        observed.happened(vec![started(20, 25, 25)]);
+        let Processes { processes, lacks, .. } = observed.finish();
+        assert!(lacks && processes.len() == 6);
+        assert_eq!(processes.iter().map(|process| process.commands.len()).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 0]);
     }
 
     #[test]
