@@ -154,8 +154,7 @@ impl Guest {
         let copied = self.stream(
             path,
             |volume, send| {
-                let (links, entered, made) = (HashMap::new(), HashSet::new(), Vec::new());
-                let mut walk = Walk { volume, send, links, entered, path: made, asked: path.as_os_str().as_bytes() };
+                let mut walk = Walk::new(volume, send, path.as_os_str().as_bytes());
                 walk.copy(node, b"it".to_vec()).map(drop)
             },
             |step| writer.step(step).map_err(|(what, error)| PathError::new(&target, what, error).into()),
@@ -177,8 +176,15 @@ impl Guest {
 struct Walk<'a> {
     volume: &'a dyn Volume,
     send: &'a mut dyn FnMut(Step) -> bool,
-    /// The paths of files that may have several names.
-    links: HashMap<Node, Vec<u8>>,
+    /// The first names of files that may have several, and the places of their directories.
+    links: HashMap<Node, (usize, Vec<u8>)>,
+    /// The directories that are open, and those that such files are in: the place of the one above, and the name. The first one is the
+    /// private directory. A path for each file would take far more room in a deep tree.
+    directories: Vec<(usize, Vec<u8>)>,
+    /// So many of these stay, because they lead to such a file.
+    needed: usize,
+    /// The place of the directory at hand.
+    directory: usize,
     entered: HashSet<Node>,
     /// The path below the private directory.
     path: Vec<u8>,
@@ -186,19 +192,34 @@ struct Walk<'a> {
     asked: &'a [u8],
 }
 
-/// What is left of a directory, the last name first, and the length of its path.
-type Level = (Vec<Result<(Vec<u8>, Node), String>>, usize);
+/// What is left of a directory, the last name first, the length of its path, and its place among those that are known.
+type Level = (Vec<Result<(Vec<u8>, Node), String>>, usize, usize);
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(volume: &'a dyn Volume, send: &'a mut dyn FnMut(Step) -> bool, asked: &'a [u8]) -> Walk<'a> {
+        let (links, entered) = (HashMap::new(), HashSet::new());
+        let directories = vec![(0, Vec::new())];
+        Walk { volume, send, links, directories, needed: 1, directory: 0, entered, path: Vec::new(), asked }
+    }
+
+    /// Bytes of names that are kept.
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        self.links.values().chain(&self.directories).map(|(_, name)| name.len()).sum()
+    }
+
     /// Copies a node, and what is below it, under `name`. False if nobody takes the steps.
     fn copy(&mut self, node: Node, name: Vec<u8>) -> Result<bool, VolumeError> {
-        let mut open: Vec<Level> = vec![(vec![Ok((name, node))], 0)];
-        while let Some((rest, length)) = open.last_mut() {
+        let mut open: Vec<Level> = vec![(vec![Ok((name, node))], 0, 0)];
+        while let Some((rest, length, directory)) = open.last_mut() {
             self.path.truncate(*length);
+            self.directory = *directory;
             let child = rest.pop();
             let goes_on = match child {
                 None => {
                     open.pop();
+                    // What is behind it lies in it.
+                    self.directories.truncate(self.directory.max(self.needed));
                     open.is_empty() || (self.send)(Step::Leave)
                 }
                 Some(Err(lost)) => self.lose(&lost),
@@ -206,7 +227,7 @@ impl Walk<'_> {
                     Ok((goes_on, None)) => goes_on,
                     Ok((goes_on, Some(mut children))) => {
                         children.reverse();
-                        open.push((children, self.path.len()));
+                        open.push((children, self.path.len(), self.directories.len() - 1));
                         goes_on
                     }
                     // The node that was asked for cannot be read.
@@ -227,6 +248,17 @@ impl Walk<'_> {
         (self.send)(Step::Lost(line))
     }
 
+    /// The path below the private directory of a name in one of the known directories.
+    fn path_of(&self, (directory, name): &(usize, Vec<u8>)) -> Vec<u8> {
+        let (mut names, mut at) = (vec![name.as_slice()], *directory);
+        while let Some((above, name)) = self.directories.get(at).filter(|_| at > 0) {
+            names.push(name);
+            at = *above;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
     /// The path in the image.
     fn in_image(&self) -> Vec<u8> {
         let below = self.path.iter().position(|byte| *byte == b'/').and_then(|slash| self.path.get(slash..));
@@ -245,7 +277,7 @@ impl Walk<'_> {
         }
         self.path.extend_from_slice(&name);
         let mut entry = entry(self.volume, node, name)?;
-        let (path, in_image) = (self.path.clone(), self.in_image());
+        let in_image = self.in_image();
         let send = &mut *self.send;
         entry.xattrs = self.volume.xattrs(node, &mut |loss| {
             send(Step::Lost(named(&in_image, &loss.reason)));
@@ -256,14 +288,17 @@ impl Walk<'_> {
             }
             Some(FileType::Directory) => {
                 let children = children(self.volume, node)?;
+                self.directories.push((self.directory, entry.path.clone()));
                 Ok((send(Step::Enter(entry)), Some(children)))
             }
             Some(FileType::Regular) => {
                 if entry.attributes.links > 1 {
                     if let Some(first) = self.links.get(&node) {
-                        return Ok((send(Step::Link(entry.path, first.clone())), None));
+                        let first = self.path_of(first);
+                        return Ok(((self.send)(Step::Link(entry.path, first)), None));
                     }
-                    self.links.insert(node, path);
+                    self.links.insert(node, (self.directory, entry.path.clone()));
+                    self.needed = self.needed.max(self.directory + 1);
                 }
                 let size = entry.attributes.size;
                 if !send(Step::File(entry)) {
@@ -503,4 +538,63 @@ fn times(attributes: &inarch_volume::Attributes) -> Timestamps {
     let time = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
     let mtime = time(attributes.mtime);
     Timestamps { last_access: attributes.atime.map_or(mtime, time), last_modification: mtime }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use inarch_block::BackedFiles;
+    use inarch_tree::{Attributes, Builder, Extents, InodeId};
+    use inarch_volume::TreeVolume;
+
+    use super::*;
+
+    /// Directories in each other, `depth` deep, with names of 200 bytes. In the last one are so many files, which have another name in the
+    /// root.
+    fn deep(depth: usize, files: usize) -> TreeVolume {
+        let attributes = |mode| Attributes { mode, ..Attributes::default() };
+        let mut builder = Builder::new(&attributes(0o040_755)).unwrap();
+        let (name, mut directory) = ("d".repeat(200), InodeId::ROOT);
+        let mut pending = Vec::new();
+        for level in 0..depth {
+            builder.list(directory).unwrap();
+            let below = builder.add(name.as_bytes(), &attributes(0o040_755)).unwrap();
+            if level == 0 {
+                pending = (0..files)
+                    .map(|file| builder.add(format!("z{file:03}").as_bytes(), &attributes(0o100_644)).unwrap())
+                    .collect();
+            }
+            directory = below;
+        }
+        builder.list(directory).unwrap();
+        for (file, inode) in pending.iter().enumerate() {
+            builder.link(format!("f{file:03}").as_bytes(), *inode).unwrap();
+        }
+        let tree = Arc::new(builder.finish().unwrap());
+        let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
+        TreeVolume::new(tree, content)
+    }
+
+    #[test]
+    fn what_is_kept_of_files_with_several_names_is_no_longer_than_their_names() {
+        let (depth, files) = (30, 100);
+        let volume = deep(depth, files);
+        let mut links = Vec::new();
+        let mut send = |step| {
+            if let Step::Link(name, first) = step {
+                links.push((name, first));
+            }
+            true
+        };
+        let mut walk = Walk::new(&volume, &mut send, b"/");
+        assert!(walk.copy(volume.root(), b"it".to_vec()).unwrap());
+        let kept = walk.kept();
+        assert!(kept <= (depth + 2) * 200 + files * 4, "{kept}");
+        let above = ["it"].into_iter().map(str::to_owned).chain((0..depth).map(|_| "d".repeat(200)));
+        let above = above.collect::<Vec<_>>().join("/");
+        let expected =
+            (0..files).map(|file| (format!("z{file:03}").into_bytes(), format!("{above}/f{file:03}").into_bytes()));
+        assert!(links == expected.collect::<Vec<_>>());
+    }
 }
