@@ -252,7 +252,8 @@ impl CachePlace {
         }
         let fail = |error: io::Error| PathError::new(&path, "cannot write it", error);
         let mut new = NewFile::create(&path, || {})?;
-        io::Write::write_all(&mut new.file, &note).map_err(fail)?;
+        // It stays as it is once it has its name.
+        io::Write::write_all(&mut new.file, &note).and_then(|()| new.file.sync_all()).map_err(fail)?;
         new.commit()
     }
 
