@@ -188,13 +188,22 @@ impl Process {
         }
         let received = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it died")));
         let capture = |(pidfd, number, errors, door)| {
-            if let Some((door, sockets)) = door {
-                let serve = move || Door::serve(door, sockets);
-                thread::Builder::new().name("guest-door".to_owned()).spawn(serve)?;
+            let captures = || {
+                if let Some((door, sockets)) = door {
+                    let serve = move || Door::serve(door, sockets);
+                    thread::Builder::new().name("guest-door".to_owned()).spawn(serve)?;
+                }
+                let errors = Capture::start("guest-errors", errors, None)?;
+                Ok((errors, Capture::start("guest-console", console, log)?))
+            };
+            match captures() {
+                Ok((errors, console)) => Ok(Process { pidfd, number, is_enclosed, exit, errors, console }),
+                Err(error) => {
+                    // It runs already. The thread that started it waits for its end.
+                    let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+                    Err(error)
+                }
             }
-            let errors = Capture::start("guest-errors", errors, None)?;
-            let console = Capture::start("guest-console", console, log)?;
-            Ok(Process { pidfd, number, is_enclosed, exit, errors, console })
         };
         received.and_then(capture).map_err(failed)
     }
