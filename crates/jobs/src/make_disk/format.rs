@@ -4,8 +4,8 @@
 //! 2. The tool makes the file system in a sparse file beside the image, of the partition's size: many tools know no offsets, and one that fails
 //!    leaves the image as it is.
 //! 3. Room is reserved in the image for its data, if it is a raw one.
-//! 4. The partition is cleared, and its data are moved there, its first bytes last. A process that is killed meanwhile leaves a partition that
-//!    holds nothing.
+//! 4. The partition is cleared, and its data are moved there, its first bytes last. A process that is killed meanwhile, or a machine that
+//!    loses its power, leaves a partition that holds nothing.
 
 use std::fs::File;
 use std::io;
@@ -229,9 +229,12 @@ fn transfer(made: &File, image: &Image, target: &Target) -> Result<u64, MakeErro
         image.reserve(target.start.saturating_add(extent.start), extent.length)
     });
     reserved.map_err(fail)?;
+    image.sync().map_err(fail)?;
     image.take_in(made, (front, length.max(front)), behind).map_err(fail)?;
     let end = target.start.saturating_add(length.max(front));
     image.clear(end, target.length.saturating_sub(length.max(front))).map_err(fail)?;
+    image.sync().map_err(fail)?;
     image.take_in(made, (0, front.min(length)), target.start).map_err(fail)?;
+    image.sync().map_err(fail)?;
     Ok(stored)
 }

@@ -154,6 +154,14 @@ impl Image {
         }
     }
 
+    /// Returns when what was written until now is on the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        match &self.stored {
+            Stored::Raw(file) => file.sync_data(),
+            Stored::Qcow2(image) => image.file()?.sync_data(),
+        }
+    }
+
     /// Writes `bytes` to `at`.
     pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let image = match &self.stored {
