@@ -164,6 +164,9 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
             Ok(trace) => {
                 let lacks = trace.lacks_processes.then_some("the trace lacks something of the guest's processes");
                 report.notes.extend(lacks.map(str::to_owned));
+                let lacks =
+                    trace.touched.lacks().then_some("the trace lacks paths: the guest used more than are remembered");
+                report.notes.extend(lacks.map(str::to_owned));
                 report.trace = Some(trace);
             }
             Err(error) => report.result = Err(error.into()),

@@ -53,7 +53,7 @@ pub use processes::TracedProcess;
 pub use state::{Earlier, NotRemembered, Run, State, StateError, Verdict};
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
-pub(crate) use touched::{Gathering, listed_beneath};
+pub(crate) use touched::{Gathering, MOST_BYTES, listed_beneath};
 pub use touched::{Input, Output, Touched, Use};
 pub use verify::{Again, Different, Ended, Verification};
 pub(crate) use view::{VIEW_ARGUMENT, become_command};

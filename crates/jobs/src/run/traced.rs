@@ -20,7 +20,7 @@ use inarch_vm::session::Outcome;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::observed::Observed;
-use crate::trace::{Extent, Gathering, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
+use crate::trace::{Extent, Gathering, MOST_BYTES, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -142,7 +142,7 @@ impl TreeTrace {
         let observed = self.run.observed.clone().filter(|_| tells_threads);
         let level = if observed.is_some() { RecordLevel::Process } else { RecordLevel::Command };
         let recording = Recording::new(level).with_repeats().with_names();
-        let writer = Touched::beneath(&self.destination).gather(&recording)?;
+        let writer = Touched::beneath(&self.destination).within(MOST_BYTES).gather(&recording)?;
         self.take(Taken::Requests { recording: recording.clone(), writer, changes });
         let process_of = move |thread, _| observed.as_ref().map_or(thread, |observed| observed.process_of(thread));
         Ok(Arc::new(Recorder::new(layer, recording, process_of)))

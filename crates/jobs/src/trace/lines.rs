@@ -31,6 +31,8 @@ struct Start {
     accesses: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lacks_processes: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    lacks_paths: bool,
 }
 
 #[derive(Serialize)]
@@ -117,8 +119,8 @@ struct End {
 pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Result<()> {
     let timed_out = report.is_timed_out;
     let (status, signal) = if timed_out { (None, None) } else { (report.status.code(), report.status.signal()) };
-    let (accesses, lacks_processes) = (report.accesses, report.lacks_processes);
-    line(out, &Start { trace: VERSION, status, signal, timed_out, accesses, lacks_processes })?;
+    let (accesses, lacks_processes, lacks_paths) = (report.accesses, report.lacks_processes, report.touched.lacks());
+    line(out, &Start { trace: VERSION, status, signal, timed_out, accesses, lacks_processes, lacks_paths })?;
     for input in report.touched.inputs() {
         let error = input.error.map(error_name);
         let identity = input.identity.map(Identity::from);

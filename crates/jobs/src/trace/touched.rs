@@ -10,6 +10,7 @@ mod renamed;
 #[cfg(test)]
 mod tests;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::io;
@@ -18,12 +19,18 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed, Recording};
-use places::{Name, Places, Put, beneath};
+use places::{Name, Places, Put, Room, beneath};
 use rustix::io::Errno;
 
 pub use outputs::{Change, Output};
 pub(super) use renamed::listed;
 pub(crate) use renamed::listed_beneath;
+
+/// The most bytes of paths, and of what is known of them, in a tree whose user is not trusted. Ten million paths of ordinary length take
+/// less.
+pub(crate) const MOST_BYTES: usize = 2 << 30;
+/// The bytes of a process's number, or of a name, in a set.
+const SLOT: usize = size_of::<Name>();
 
 /// What an input was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -169,9 +176,9 @@ impl Known {
         self.more.get_or_insert_default()
     }
 
-    fn is_of(&mut self, process: Option<u32>) {
+    fn is_of(&mut self, process: Option<u32>, room: &mut Room) {
         if let Some(process) = process {
-            self.more().pids.insert(process);
+            add(&mut self.more().pids, process, room);
         }
     }
 
@@ -227,6 +234,24 @@ impl Known {
     }
 }
 
+/// What is known of a path; `None` if there is no room for it.
+fn known_at<'k>(known: &'k mut BTreeMap<Name, Known>, path: Name, room: &mut Room) -> Option<&'k mut Known> {
+    match known.entry(path) {
+        Entry::Occupied(known) => Some(known.into_mut()),
+        Entry::Vacant(vacant) => {
+            let bytes = vacant.key().len() + size_of::<(Name, Known)>();
+            room.takes(bytes).then(|| vacant.insert(Known::default()))
+        }
+    }
+}
+
+/// Adds a process to a set.
+fn add(pids: &mut BTreeSet<u32>, process: u32, room: &mut Room) {
+    if !pids.contains(&process) && room.takes(SLOT) {
+        pids.insert(process);
+    }
+}
+
 /// A thread that adds accesses up, and returns their number, too.
 pub(crate) type Gathering = JoinHandle<io::Result<(Touched, u64)>>;
 
@@ -253,6 +278,17 @@ impl Touched {
     pub(crate) fn beneath(root: &Path) -> Touched {
         let root = if root == Path::new("/") { Name::default() } else { root.as_os_str().as_bytes().into() };
         Touched { root, ..Touched::default() }
+    }
+
+    /// The same, but no more than so many bytes are remembered. [`Touched::lacks`] says whether there were more.
+    pub(crate) fn within(mut self, most: usize) -> Touched {
+        self.places.room = Room::of(most);
+        self
+    }
+
+    /// Whether there was more than it may remember.
+    pub fn lacks(&self) -> bool {
+        self.places.room.lacks()
     }
 
     /// Adds up, in a thread of its own, what is recorded until the recording ends.
@@ -316,18 +352,31 @@ impl Touched {
         }
     }
 
+    /// What was at `original` before the command, which the process of the access at hand uses.
+    fn used(&mut self, original: Name) -> Option<&mut Known> {
+        let room = &mut self.places.room;
+        let known = known_at(&mut self.known, original, room)?;
+        known.is_of(self.process, room);
+        Some(known)
+    }
+
     /// The record of what is at a path, or of its absence; `None` if the command made or removed it.
     fn original(&mut self, path: &[u8]) -> Option<&mut Known> {
         let original = self.places.original(path)?;
-        let known = self.known.entry(original).or_default();
-        known.is_of(self.process);
-        Some(known)
+        self.used(original)
     }
 
     /// The process of the access at hand changes what is at a path.
     fn changes(&mut self, path: &[u8]) {
-        if let Some(process) = self.process {
-            self.changed_by.entry(path.into()).or_default().insert(process);
+        let Some(process) = self.process else { return };
+        let room = &mut self.places.room;
+        match self.changed_by.entry(path.into()) {
+            Entry::Occupied(mut pids) => add(pids.get_mut(), process, room),
+            Entry::Vacant(vacant) => {
+                if room.takes(path.len() + 2 * SLOT) {
+                    vacant.insert(BTreeSet::from([process]));
+                }
+            }
         }
     }
 
@@ -349,9 +398,7 @@ impl Touched {
         if *original != *path && self.places.shown(path).is_none() {
             self.places.pin(path, original.clone(), false);
         }
-        let known = self.known.entry(original).or_default();
-        known.is_of(self.process);
-        Some(known)
+        self.used(original)
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
@@ -419,6 +466,10 @@ impl Touched {
 
 impl AccessSink for Touched {
     fn record(&mut self, access: &Access<'_>) -> io::Result<()> {
+        // Only a part of what follows would be known.
+        if self.lacks() {
+            return Ok(());
+        }
         // What has no name can neither be an input nor be left.
         if access.nameless && access.kind != AccessKind::Link {
             return Ok(());
@@ -436,7 +487,8 @@ impl AccessSink for Touched {
 
     fn list(&mut self, listed: &Listed<'_>) -> io::Result<()> {
         let path = self.absolute(listed.path);
-        let Some(original) = self.places.original(&path).filter(|_| !listed.nameless) else { return Ok(()) };
+        let original = self.places.original(&path).filter(|_| !listed.nameless && !self.lacks());
+        let Some(original) = original else { return Ok(()) };
         // What the command itself did to the names is taken back.
         let changed: BTreeMap<Name, &Put> = self.places.names_in(&path).collect();
         let was_there = |name: &[u8]| {
@@ -446,7 +498,14 @@ impl AccessSink for Touched {
         let seen = listed.names().filter(|name| !changed.contains_key(*name) || was_there(name)).map(Name::from);
         let removed = changed.iter().filter(|(name, put)| matches!(put, Put::Gone | Put::Hole) && was_there(name));
         let names: Vec<Name> = seen.chain(removed.map(|(name, _)| name.clone())).collect();
-        self.known.entry(original).or_default().more().names.get_or_insert_default().extend(names);
+        let room = &mut self.places.room;
+        let Some(known) = known_at(&mut self.known, original, room) else { return Ok(()) };
+        let all = known.more().names.get_or_insert_default();
+        for name in names {
+            if !all.contains(&name) && room.takes(name.len() + SLOT) {
+                all.insert(name);
+            }
+        }
         Ok(())
     }
 
@@ -499,12 +558,7 @@ impl Touched {
             AccessKind::OpenRead | AccessKind::Read | AccessKind::Copy => known.reads(Use::Read),
             AccessKind::Execute => known.reads(Use::Executed),
             AccessKind::List => known.uses(Use::Listed),
-            AccessKind::ReadLink => {
-                known.uses(Use::Followed);
-                if let Some(target) = access.detail {
-                    known.more().target = Some(target.into());
-                }
-            }
+            AccessKind::ReadLink => known.uses(Use::Followed),
             AccessKind::GetXattr | AccessKind::ListXattrs => known.uses(Use::Xattrs),
             AccessKind::OpenWrite | AccessKind::Write | AccessKind::Allocate => known.writes(),
             AccessKind::Truncate if access.identity.is_none_or(|identity| identity.size == 0) => known.empties(),
@@ -525,6 +579,20 @@ impl Touched {
         }
         if !known.written && !known.attributes && known.identity.is_none() {
             known.identity = access.identity.map(Box::new);
+        }
+        if let (AccessKind::ReadLink, Some(target)) = (access.kind, access.detail) {
+            self.leads(path, target);
+        }
+    }
+
+    /// A symbolic link has this target.
+    fn leads(&mut self, path: &[u8], target: &[u8]) {
+        let original = self.places.original(path);
+        let Some(known) = original.and_then(|original| self.known.get_mut(&original)) else { return };
+        let (before, room) = (&mut known.more().target, &mut self.places.room);
+        room.gives(before.as_ref().map_or(0, |before| before.len()));
+        if room.takes(target.len()) {
+            *before = Some(target.into());
         }
     }
 

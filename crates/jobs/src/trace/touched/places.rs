@@ -30,11 +30,53 @@ struct Now {
     since: u64,
 }
 
+/// The bytes of what is known, and the most that they may be. What finds no room is not remembered.
+#[derive(Clone, Debug)]
+pub struct Room {
+    taken: usize,
+    most: usize,
+    lacks: bool,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room::of(usize::MAX)
+    }
+}
+
+impl Room {
+    /// For so many bytes.
+    pub fn of(most: usize) -> Room {
+        Room { taken: 0, most, lacks: false }
+    }
+
+    /// Takes bytes; returns whether there was room.
+    pub fn takes(&mut self, bytes: usize) -> bool {
+        match self.taken.checked_add(bytes).filter(|taken| *taken <= self.most) {
+            Some(taken) => self.taken = taken,
+            None => self.lacks = true,
+        }
+        !self.lacks
+    }
+
+    /// Gives bytes back.
+    pub fn gives(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_sub(bytes);
+    }
+
+    /// Whether something found no room. From then on nothing does.
+    pub fn lacks(&self) -> bool {
+        self.lacks
+    }
+}
+
 /// The changes. See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     changed: BTreeMap<Name, Now>,
     clock: u64,
+    /// For these changes, and for all else that is known of paths.
+    pub room: Room,
 }
 
 /// Something that is on its way to another path, with the changes beneath it.
@@ -87,7 +129,17 @@ impl Places {
 
     fn set(&mut self, path: &[u8], put: Put, is_directory: bool) {
         self.clock += 1;
-        self.changed.insert(path.into(), Now { put, is_directory, since: self.clock });
+        self.insert(path, Now { put, is_directory, since: self.clock });
+    }
+
+    fn insert(&mut self, path: &[u8], now: Now) {
+        let of = |now: &Now| if let Put::Original(from) = &now.put { from.len() } else { 0 };
+        let before = self.changed.get(path).map(of);
+        let new = if before.is_none() { path.len() + size_of::<(Name, Now)>() } else { 0 };
+        self.room.gives(before.unwrap_or(0));
+        if self.room.takes(new + of(&now)) {
+            self.changed.insert(path.into(), now);
+        }
     }
 
     /// The command made something.
@@ -98,7 +150,7 @@ impl Places {
     /// Gives what moved with its directory an entry of its own. Moves nothing.
     pub fn pin(&mut self, path: &[u8], original: Name, is_directory: bool) {
         let since = self.latest(path).map_or(0, |(_, now)| now.since);
-        self.changed.insert(path.into(), Now { put: Put::Original(original), is_directory, since });
+        self.insert(path, Now { put: Put::Original(original), is_directory, since });
     }
 
     /// The command removed what was at a path.
@@ -146,6 +198,7 @@ impl Places {
     pub fn extend(&mut self, other: Places) {
         let clock = self.clock;
         self.clock += other.clock;
+        self.room.lacks |= other.room.lacks;
         let later = other.changed.into_iter().map(|(path, now)| (path, Now { since: now.since + clock, ..now }));
         self.changed.extend(later);
     }

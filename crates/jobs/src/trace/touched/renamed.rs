@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2,
 use rustix::io;
 
 use super::places::Name;
-use super::{Before, Touched, Use, shown_path};
+use super::{Before, Touched, Use, known_at, shown_path};
 
 impl Touched {
     /// Makes inputs and outputs of all that came along with a renamed directory. `list` returns the names in a directory and what
@@ -24,7 +24,7 @@ impl Touched {
                 self.came_along(&original, None, &movers);
             }
             let mut directories = vec![top];
-            while let Some(directory) = directories.pop() {
+            while let Some(directory) = directories.pop().filter(|_| !self.lacks()) {
                 for (name, identity) in list(shown_path(&directory)) {
                     let path: Name = [&*directory, b"/", &name].concat().into();
                     // What has a change of its own did not come along, or is a top itself.
@@ -35,7 +35,10 @@ impl Touched {
                     let is_directory = identity.mode & libc::S_IFMT == libc::S_IFDIR;
                     if original == path {
                         // Back again, but in between there was something else by this name.
-                        self.known.entry(original).or_default().is_there();
+                        let known = known_at(&mut self.known, original, &mut self.places.room);
+                        if let Some(known) = known {
+                            known.is_there();
+                        }
                     } else if self.came_along(&original, Some(identity), &movers) {
                         self.places.pin(&path, original, is_directory);
                     } else {
@@ -51,7 +54,8 @@ impl Touched {
 
     /// Whether what is now elsewhere was at `original` before the command; then it is an input. What was wholly written is none.
     fn came_along(&mut self, original: &[u8], identity: Option<Identity>, movers: &BTreeSet<u32>) -> bool {
-        let known = self.known.entry(original.into()).or_default();
+        let room = &mut self.places.room;
+        let Some(known) = known_at(&mut self.known, original.into(), room) else { return false };
         if known.before == Before::Absent {
             // Another program put it there.
             return false;
@@ -60,7 +64,7 @@ impl Touched {
         if !known.written {
             known.uses(Use::Moved);
         }
-        movers.iter().for_each(|process| known.is_of(Some(*process)));
+        movers.iter().for_each(|process| known.is_of(Some(*process), room));
         if let Some(identity) = identity {
             known.is_directory = identity.mode & libc::S_IFMT == libc::S_IFDIR;
             if !known.written && !known.attributes && known.identity.is_none() {

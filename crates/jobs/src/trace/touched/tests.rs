@@ -463,3 +463,89 @@ fn a_path_that_was_looked_for_takes_little_memory() {
     // With its name, and half of the map's slots unused, less than 200 bytes.
     assert!(size_of::<Known>() <= 32, "{}", size_of::<Known>());
 }
+
+/// The bytes of all that is remembered of paths.
+fn remembered(touched: &Touched) -> usize {
+    let known = touched.known.iter().map(|(path, known)| {
+        let more = known.more.as_deref().cloned().unwrap_or_default();
+        let names: usize = more.names.iter().flatten().map(|name| name.len()).sum();
+        path.len() + names + more.target.map_or(0, |target| target.len()) + 4 * more.pids.len()
+    });
+    let changed = touched.changed_by.iter().map(|(path, pids)| path.len() + 4 * pids.len());
+    let puts = touched.places.paths().map(|path| match touched.places.change(path) {
+        Some((Put::Original(from), _)) => path.len() + from.len(),
+        _ => path.len(),
+    });
+    known.chain(changed).chain(puts).sum()
+}
+
+#[test]
+fn a_guest_has_only_so_much_remembered() {
+    const MOST: usize = 100_000;
+    let long = format!("{}/", "d".repeat(255)).repeat(20);
+    let name = |number: u32| format!("{long}{number}");
+    type Step<'s> = &'s dyn Fn(&mut Touched, u32);
+    let steps: [(&str, Step<'_>); 8] = [
+        ("absent", &|touched, number| touched.record(&access(AccessKind::Absent, &name(number))).unwrap()),
+        ("failed", &|touched, number| {
+            let path = name(number);
+            let failed = Access { error: Some(Errno::ACCESS), ..access(AccessKind::OpenRead, &path) };
+            touched.record(&failed).unwrap();
+        }),
+        ("made", &|touched, number| touched.record(&access(AccessKind::Create, &name(number))).unwrap()),
+        ("processes", &|touched, number| {
+            for process in 0..100 {
+                let process = Some(100 * number + process);
+                touched.record(&Access { process, ..access(AccessKind::OpenWrite, "f") }).unwrap();
+            }
+        }),
+        ("renamed", &|touched, number| {
+            let (from, to) = (name(number), name(number + 1));
+            touched.record(&Access { to: Some(to.as_bytes()), ..access(AccessKind::Rename, &from) }).unwrap();
+        }),
+        ("linked", &|touched, number| {
+            let from = number.to_string();
+            let link = Access { detail: Some(long.as_bytes()), ..access(AccessKind::ReadLink, &from) };
+            touched.record(&link).unwrap();
+        }),
+        ("listed", &|touched, number| {
+            let names = format!("{}{number}/", "n".repeat(200));
+            touched.record(&access(AccessKind::List, "d")).unwrap();
+            touched.list(&Listed::new(b"d", false, names.as_bytes())).unwrap();
+        }),
+        ("moved along", &|touched, number| {
+            // Many short names come to a long one.
+            touched.record(&access(AccessKind::Create, &format!("a/{number}"))).unwrap();
+            if number == 500 {
+                let to = long.trim_end_matches('/').as_bytes();
+                touched.record(&Access { to: Some(to), ..access(AccessKind::Rename, "a") }).unwrap();
+            }
+        }),
+    ];
+    for (what, step) in steps {
+        let mut touched = Touched::beneath(Path::new("/root")).within(MOST);
+        (0..1000).for_each(|number| step(&mut touched, number));
+        assert!(remembered(&touched) <= MOST, "{what}: {}", remembered(&touched));
+        assert!(touched.lacks(), "{what}");
+        let all = Touched::default().covered_by(touched, Path::new("/root"));
+        assert!(all.lacks() && all.inputs().count() + all.outputs().count() > 0, "{what}");
+    }
+}
+
+#[test]
+fn what_is_used_again_takes_no_more_room() {
+    let mut touched = Touched::beneath(Path::new("/")).within(2000);
+    for number in 0..1000 {
+        let of_process = |access| Access { process: Some(1), ..access };
+        touched.record(&of_process(access(AccessKind::OpenRead, "read"))).unwrap();
+        touched.record(&of_process(access(AccessKind::OpenWrite, "written"))).unwrap();
+        touched.record(&of_process(access(AccessKind::Absent, "absent"))).unwrap();
+        let target = "t".repeat(number % 100 + 1);
+        let link = Access { detail: Some(target.as_bytes()), ..access(AccessKind::ReadLink, "link") };
+        touched.record(&link).unwrap();
+        touched.list(&Listed::new(b"d", false, b"one/two/")).unwrap();
+        touched.record(&Access { to: Some(b"b"), ..access(AccessKind::Rename, "a") }).unwrap();
+        touched.record(&Access { to: Some(b"a"), ..access(AccessKind::Rename, "b") }).unwrap();
+    }
+    assert!(!touched.lacks());
+}
