@@ -87,8 +87,8 @@ fn in_a_guest() {
         return println!("skipped: in_a_guest: only root's server makes files for several users");
     }
     let wrong = wrong_in_a_guest(&[
-        ("via=virtiofs", "absences names nodes permissions"),
-        ("via=9p", "absences names nodes permissions"),
+        ("via=virtiofs", "absences names nodes permissions directories"),
+        ("via=9p", "absences names nodes permissions directories"),
         // With `--changes guest` the kernel remembers an owner for a day: a change by the host is not seen before.
         ("via=virtiofs,changes=guest", "absences names nodes"),
         ("via=9p,changes=guest", "absences names nodes"),

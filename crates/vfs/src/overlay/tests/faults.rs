@@ -22,6 +22,8 @@ struct Calls {
     is_armed: AtomicBool,
     made: AtomicUsize,
     fault: Mutex<Option<(usize, Fault)>>,
+    /// Whether content goes by calls, which can fail, and not by the host's kernel.
+    hides_files: bool,
 }
 
 impl Calls {
@@ -82,6 +84,10 @@ fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Sc
         fs::write(path.join("lower").join(name), format!("lower {name}")).unwrap();
     }
     symlink("dir/inner", path.join("lower/link")).unwrap();
+    for name in ["low", "changed", "merged", "merged/b"] {
+        let path = path.join("lower").join(name);
+        rustix::fs::setxattr(path, "user.old", b"old", rustix::fs::XattrFlags::empty()).unwrap();
+    }
     for name in closed {
         let closed = fs::Permissions::from_mode(0o555);
         fs::set_permissions(path.join("lower").join(name), closed).unwrap();
@@ -129,7 +135,9 @@ fn open(directory: TempDir, calls: &Arc<Calls>) -> Scene {
         Arc::new(HostDirectory::new(&directory.path().join(name), options).unwrap())
     };
     let calls = Arc::clone(calls);
-    let upper = Watched::over(layer("over", false), move |_, _| calls.call());
+    let hides_files = calls.hides_files;
+    let upper = Watched { below: layer("over", false), watch: Box::new(move |_, _| calls.call()), hides_files };
+    let upper = Arc::new(upper);
     let overlay = Overlay::new(layer("lower", true), upper, rustix::process::geteuid().is_root()).unwrap();
     Scene { directory, overlay }
 }
@@ -270,6 +278,37 @@ fn operations() -> Vec<(String, Operation)> {
                 scene.overlay.open(&ME, scene.try_node(path)?, WRITE | libc::O_TRUNC as u32).map(drop)
             }),
         );
+        add(
+            format!("removexattr {path}"),
+            Box::new(move |scene| scene.overlay.remove_xattr(&ME, scene.try_node(path)?, b"user.old")),
+        );
+        add(
+            format!("write {path}"),
+            Box::new(move |scene| {
+                let node = scene.try_node(path)?;
+                let handle = scene.overlay.open(&ME, node, WRITE)?.handle;
+                let mut bytes = *b"written";
+                let data = [VolatileSlice::from(&mut bytes[..])];
+                scene.overlay.write(&ME, node, handle, 2, &data, WriteKind::default()).map(drop)
+            }),
+        );
+        add(
+            format!("unnamed {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                let (made, _) = scene.overlay.create_unnamed(&ME, parent, &FILE, WRITE)?;
+                scene.overlay.link(&ME, made.node, parent, name).map(drop)
+            }),
+        );
+        for other in ["new", "up", "low"] {
+            add(
+                format!("rename {path} {other} noreplace"),
+                Box::new(move |scene| {
+                    let (from, to) = (at(scene, path)?, at(scene, other)?);
+                    scene.overlay.rename(&ME, from.0, from.1, to.0, to.1, libc::RENAME_NOREPLACE)
+                }),
+            );
+        }
         for other in EVERYTHING {
             for flags in [0, libc::RENAME_EXCHANGE] {
                 add(
@@ -292,7 +331,20 @@ fn left_behind(scene: &Scene) -> usize {
 
 #[test]
 fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
-    whole_or_not_at_all(operations(), |calls| starting_state(calls, fast_directory(), &[]));
+    whole_or_not_at_all(operations(), Calls::default(), |calls| starting_state(calls, fast_directory(), &[]));
+}
+
+#[test]
+fn so_is_a_change_whose_content_is_copied_by_calls() {
+    let mut chosen = operations();
+    chosen.retain(|(what, _)| match what.split(' ').collect::<Vec<_>>()[..] {
+        ["rename", "low" | "merged/b", to, _] => ["up", "new", "gone"].contains(&to),
+        [.., "low" | "merged/b" | "merged"] => !what.starts_with("rename"),
+        _ => false,
+    });
+    assert!(chosen.len() > 30, "{}", chosen.len());
+    let calls = Calls { hides_files: true, ..Calls::default() };
+    whole_or_not_at_all(chosen, calls, |calls| starting_state(calls, fast_directory(), &[]));
 }
 
 #[test]
@@ -304,13 +356,13 @@ fn so_is_a_change_in_directories_that_their_owner_cannot_write_to() {
             ["merged/b", "up", "up-dir", "link"].contains(&from)
                 && ["emptied", "gone-dir", "merged/b", "new", "shared/gone", "up-empty"].contains(&to)
         }
-        _ => !what.starts_with("truncate") && !what.starts_with("setxattr"),
+        _ => !["truncate", "setxattr", "removexattr", "write"].iter().any(|kind| what.starts_with(kind)),
     };
     as_user(|place| {
         let mut chosen = operations();
         chosen.retain(|(what, _)| is_of_interest(what));
         let last = Mutex::new(PathBuf::new());
-        whole_or_not_at_all(chosen, |calls| {
+        whole_or_not_at_all(chosen, Calls::default(), |calls| {
             let directory = tempfile::tempdir_in(place).unwrap();
             // There are many of them, and the user cannot remove what is in closed directories.
             let done = std::mem::replace(&mut *hold(&last), directory.path().to_owned());
@@ -333,8 +385,12 @@ fn open_all(path: &Path) {
     }
 }
 
-fn whole_or_not_at_all(operations: Vec<(String, Operation)>, starting_state: impl Fn(&Arc<Calls>) -> Scene) {
-    let calls = Arc::new(Calls::default());
+fn whole_or_not_at_all(
+    operations: Vec<(String, Operation)>,
+    calls: Calls,
+    starting_state: impl Fn(&Arc<Calls>) -> Scene,
+) {
+    let calls = Arc::new(calls);
     let before = view(&starting_state(&calls));
     let mut faults = 0;
     for (what, operation) in operations {

@@ -28,7 +28,7 @@ type C<'a, 'b> = &'a Context<'b>;
 #[rustfmt::skip]
 impl FileSystem for Watched {
     crate::passes_on! { below:
-        absence_valid, parent, peek_attributes, forget, disconnected, copy_range, flush, sync, fallocate, seek, release, open_directory,
+        absence_valid, parent, peek_attributes, forget, disconnected, seek, release, open_directory,
         release_directory, test_lock, set_lock, statistics, interrupted
     }
     fn lookup(&self, context: C<'_, '_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
@@ -98,6 +98,22 @@ impl FileSystem for Watched {
     fn fsync(&self, context: C<'_, '_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
         (self.watch)("fsync", b"")?;
         self.below.fsync(context, node, handle, data_only)
+    }
+    fn copy_range(&self, context: C<'_, '_>, from: (NodeId, HandleId, u64), to: (NodeId, HandleId, u64), length: u64) -> Result<u64, Errno> {
+        (self.watch)("copy range", b"")?;
+        self.below.copy_range(context, from, to, length)
+    }
+    fn flush(&self, context: C<'_, '_>, node: NodeId, handle: HandleId, owner: Option<LockOwner>) -> Result<(), Errno> {
+        (self.watch)("flush", b"")?;
+        self.below.flush(context, node, handle, owner)
+    }
+    fn sync(&self, context: C<'_, '_>) -> Result<(), Errno> {
+        (self.watch)("sync", b"")?;
+        self.below.sync(context)
+    }
+    fn fallocate(&self, context: C<'_, '_>, node: NodeId, handle: HandleId, mode: u32, offset: u64, length: u64) -> Result<(), Errno> {
+        (self.watch)("fallocate", b"")?;
+        self.below.fallocate(context, node, handle, mode, offset, length)
     }
     fn read_directory(&self, context: C<'_, '_>, node: NodeId, handle: HandleId, offset: u64, sink: &mut dyn DirectorySink) -> Result<(), Errno> {
         (self.watch)("read directory", b"")?;
