@@ -118,7 +118,7 @@ fn damaged_file_systems_are_refused_or_salvaged() {
     assert!(names.contains("d8/file20") && !names.contains("d7/file"), "{names}");
     // Nor does a guest get them as if they were whole.
     let run = |image: &Path, more: &[&str]| {
-        let words = ["run", "-q", any_machine(), "--root", image.to_str().unwrap()];
+        let words = ["run", any_machine(), "--root", image.to_str().unwrap()];
         inarch(words.into_iter().chain(more.iter().copied()).chain(["--", "/none"]))
     };
     assert_one_line(&run(&cut, &[]), &["cut off"]);
