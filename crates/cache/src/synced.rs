@@ -16,7 +16,7 @@ pub struct Synced {
     pub location: String,
     /// The generation there.
     pub there: String,
-    /// The number of the generation here that is the same; `None`: what is there is here as well, but not the other way round.
+    /// The number of the equal generation here; `None`: this cache has all that the remote has, and may have more.
     pub here: Option<u64>,
 }
 

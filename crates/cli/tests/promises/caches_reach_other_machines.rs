@@ -152,6 +152,12 @@ fn a_push_sends_what_is_new_and_keeps_what_others_pushed() {
     scene.files("expected", 100..110);
     assert_status(&scene.read_all("four", &scene.remote(), "got"), 0);
     scene.assert_same("expected", "got");
+    // So do those that pushed over what they did not have: before a push that changes nothing, and after one.
+    for machine in ["two", "three"] {
+        scene.good(machine, &["cache", "pull", "own", &scene.remote(), "--scope", "team"]);
+        assert_status(&scene.read_all(machine, &scene.remote(), "other"), 0);
+        scene.assert_same("expected", "other");
+    }
     // What it has read is here: the remote is not needed any more.
     fs::remove_dir_all(scene.at("remote/named-team/own/packs")).unwrap();
     assert_status(&scene.read_all("four", "", "again"), 0);

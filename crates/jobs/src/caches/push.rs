@@ -76,15 +76,12 @@ pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
             return Ok(Pushed::default());
         }
         let there = current.as_ref().map_or_else(empty, |current| far.generation(&current.head))?;
-        let is_exact =
-            current.is_none() || synced.as_ref().is_some_and(|synced| is_same(synced) && synced.here.is_some());
+        // Where this machine lacks some of what is there, nothing is noted, and the next pull brings it.
+        let has_all = current.is_none() || synced.as_ref().is_some_and(is_same);
+        let is_exact = has_all && (current.is_none() || synced.as_ref().is_some_and(|synced| synced.here.is_some()));
         let at = sent.send(&local, &there, far)?;
         let next = if is_exact { at.all(&local)? } else { at.merged(here, &there, &rules)? };
-        let Some(next) = next else {
-            let there = current.map(|current| current.head.generation).unwrap_or_default();
-            Synced { location: far.location().to_string(), there, here: None }.store(cache.dir())?;
-            return Ok(Pushed::default());
-        };
+        let Some(next) = next else { return Ok(Pushed::default()) };
         let body =
             Body { number: there.body.number + 1, time: now(), made_by: here.body.made_by.clone(), packs: Vec::new() };
         let generation = with_names(body, next, &there.lists);
@@ -92,9 +89,11 @@ pub(crate) fn push(cache: &Cache, far: &Far) -> Result<Pushed, CacheError> {
             std::thread::sleep(Duration::from_millis(50 << attempt.min(5)));
             continue;
         };
-        let location = far.location().to_string();
-        let synced = Synced { location, there: head.generation, here: is_exact.then_some(number) };
-        synced.store(cache.dir())?;
+        if has_all {
+            let location = far.location().to_string();
+            let synced = Synced { location, there: head.generation, here: is_exact.then_some(number) };
+            synced.store(cache.dir())?;
+        }
         return Ok(Pushed { generation: Some(head.number), ..sent.pushed });
     }
     Err(CacheError::Contended(far.location().to_string()))
