@@ -48,7 +48,7 @@ fn archives_hold_all_of_a_directory() {
     assert_one_line(&inarch(["disk", "tar-out", image, "/none", archive.to_str().unwrap()]), &["/none"]);
     assert_one_line(
         &inarch(["disk", "tar-out", archive.to_str().unwrap(), "/dir", "-"]),
-        &["dir.tar", "only of a disk image"],
+        &["dir.tar", "only a disk image"],
     );
 }
 

@@ -1,17 +1,19 @@
 //! Listens on Unix sockets.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use inarch_confine::inherited;
 use inarch_lifecycle::guard::Guard;
 use nix::unistd::Group;
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, chownat, flock, fstat, openat};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain};
 use rustix::process::{geteuid, umask};
@@ -126,10 +128,27 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
+/// Has one server of a directory at a time look, remove and bind: what another one takes for stale may be a socket that does not listen yet. Ends with
+/// the value. Without it where the directory cannot be opened, or another program has it locked.
+fn turn(path: &Path) -> Option<File> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(directory).ok()?;
+    (0..100).find(|_| {
+        let is_locked = flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !is_locked {
+            thread::sleep(PAUSE);
+        }
+        is_locked
+    })?;
+    Some(directory)
+}
+
 /// Listens on `path`, for this user alone. Replaces a socket without a listener.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     check_length(path)?;
     let refuse = |reason: String| JobError::Socket { path: path.to_owned(), reason };
+    let _turn = turn(path);
     match bind(path) {
         Ok(listener) => return Ok(listener),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -145,4 +164,26 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     }
     std::fs::remove_file(path).map_err(|error| refuse(format!("cannot remove the stale socket: {error}")))?;
     bind(path).map_err(|error| refuse(format!("cannot listen there: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_servers_that_find_a_stale_socket_one_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for round in 0..50 {
+            let _ = std::fs::remove_file(&path);
+            drop(UnixListener::bind(&path).unwrap());
+            let listeners: Vec<_> = thread::scope(|scope| {
+                let servers: Vec<_> = (0..4).map(|_| scope.spawn(|| listen(&path))).collect();
+                servers.into_iter().filter_map(|server| server.join().unwrap().ok()).collect()
+            });
+            assert_eq!(listeners.len(), 1, "round {round}");
+            UnixStream::connect(&path).unwrap();
+            listeners[0].accept().unwrap();
+        }
+    }
 }
