@@ -1,8 +1,8 @@
 //! [`Call`]: the descriptor by which a ring's thread interrupts the guest.
 //!
-//! A write to it must not block, but whether it does is not ours to say: O_NONBLOCK belongs to the open file description, which the front
-//! end shares. A hostile one clears the flag and fills its eventfd, or its pipe. Then the ring's thread blocks. The thread that serves the
-//! connection does not wait for it without an end, so that a server can always be stopped.
+//! A write to it must not block, but O_NONBLOCK belongs to the open file description, which the front end shares. A hostile one clears the
+//! flag and fills its eventfd, or its pipe. Then the ring's thread blocks. The connection's thread waits for it a bounded time only, so that
+//! a server can always be stopped.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::vring::notify;
 
 /// How long a ring's thread that blocks is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A write that takes longer blocks. The eventfd of a shorter one must not be read: the front end would miss an interrupt.
+const BLOCKED: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module. The front end replaces the descriptor while the ring runs, to mask interrupts.
@@ -88,13 +90,15 @@ impl Call {
     }
 
     fn lock_current(&self) -> io::Result<MutexGuard<'_, Option<Descriptor>>> {
-        let end = Instant::now() + PATIENCE;
+        let began = Instant::now();
         loop {
             match self.current.try_lock() {
                 Ok(current) => return Ok(current),
                 Err(TryLockError::Poisoned(error)) => return Ok(error.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() < end => {
-                    self.free();
+                Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                    if began.elapsed() > BLOCKED {
+                        self.free();
+                    }
                     thread::sleep(PAUSE);
                 }
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::TimedOut.into()),
@@ -108,10 +112,13 @@ impl Call {
         let mut blocks_since = None;
         while !thread.is_finished() {
             if self.is_written.load(Ordering::Acquire) {
-                if blocks_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                let blocks_for = blocks_since.get_or_insert_with(Instant::now).elapsed();
+                if blocks_for > PATIENCE {
                     return false;
                 }
-                self.free();
+                if blocks_for > BLOCKED {
+                    self.free();
+                }
             } else {
                 blocks_since = None;
             }
