@@ -478,7 +478,7 @@ impl Locked<'_> {
         Ok(stay)
     }
 
-    /// Punches holes into packs for bytes that no generation needs, unless somebody reads the cache: readers notice a changed pack.
+    /// Punches holes into packs where no generation needs the bytes. A cache that is being read stays as it is, because readers refuse a changed pack.
     pub fn punch(&self) -> Result<(), CacheError> {
         let stay = self.sweep()?;
         let [path] = stay.as_slice() else { return Ok(()) };

@@ -261,7 +261,7 @@ struct Layers {
 }
 
 impl Layers {
-    /// Within so many descriptors.
+    /// Divides `descriptors`, a number of open files of this process, among the machines.
     fn new(over: Option<Arc<dyn FileSystem>>, descriptors: usize) -> Layers {
         // Two layers of the host may be below one file that is open.
         let slots = || Arc::new(Slots::new(descriptors / 6, MAX_CONNECTIONS));

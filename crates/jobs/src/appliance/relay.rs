@@ -98,7 +98,7 @@ fn next(device: &OwnedFd, over: &OwnedFd, message: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Passes an answer on. The kernel may refuse it: nobody waits for that of an interrupted request.
+/// Passes an answer on. The kernel refuses the answer to a request that was interrupted; this is no error.
 fn reply(device: &OwnedFd, message: &[u8]) {
     while let Err(Errno::INTR | Errno::AGAIN) = write(device, message) {}
 }

@@ -550,8 +550,7 @@ mod tests {
 
     use super::*;
 
-    /// Directories in each other, `depth` deep, with names of 200 bytes. In the last one are so many files, which have another name in the
-    /// root.
+    /// A chain of `depth` directories with names of 200 bytes. The last one has `files` files, and the root has a hard link to each.
     fn deep(depth: usize, files: usize) -> TreeVolume {
         let attributes = |mode| Attributes { mode, ..Attributes::default() };
         let mut builder = Builder::new(&attributes(0o040_755)).unwrap();

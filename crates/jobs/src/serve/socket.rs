@@ -128,8 +128,8 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Has one server of a directory at a time look, remove and bind: what another one takes for stale may be a socket that does not listen yet. Ends with
-/// the value. Without it where the directory cannot be opened, or another program has it locked.
+/// Locks the directory of `path`, so that servers check, remove and bind one at a time: a socket that is bound and does not listen yet looks stale.
+/// The lock ends with the value. `None` if the directory cannot be opened, or if another program holds the lock for a second.
 fn turn(path: &Path) -> Option<File> {
     const PAUSE: Duration = Duration::from_millis(10);
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -280,7 +280,7 @@ impl Touched {
         Touched { root, ..Touched::default() }
     }
 
-    /// The same, but no more than so many bytes are remembered. [`Touched::lacks`] says whether there were more.
+    /// The same with a budget of `most` bytes. [`Touched::lacks`] says whether it was exceeded.
     pub(crate) fn within(mut self, most: usize) -> Touched {
         self.places.room = Room::of(most);
         self

@@ -1,5 +1,6 @@
 //! Each way in which an apply could lose bytes, once.
 
+mod attributes;
 mod deep;
 mod leftovers;
 mod meanwhile;
@@ -270,59 +271,6 @@ fn a_torn_file_is_brought_again_whatever_its_size() {
 }
 
 #[test]
-fn attributes_of_directories_are_set_only_where_the_guest_changed_them() {
-    let mut world = world(&[("d", ""), ("e", ""), ("e/x", "x"), ("f", "")]);
-    assert!(world.write("d/new", b"new") && world.chmod("e", 0o700) && world.chmod("f", 0o711));
-    fs::set_permissions(world.host("d"), fs::Permissions::from_mode(0o700)).unwrap();
-    fs::set_permissions(world.host("f"), fs::Permissions::from_mode(0o750)).unwrap();
-    let attempt = apply(&mut world, &[]);
-    let mode = |path: &str| fs::metadata(world.host(path)).unwrap().mode() & 0o7777;
-    assert_eq!((mode("d"), mode("e"), mode("f")), (0o700, 0o700, 0o750));
-    assert!(matches!(attempt.verdict("f"), Verdict::Refused(_)));
-    assert!(world.host("d/new").exists());
-}
-
-/// The value of a default ACL that names a user (`include/uapi/linux/posix_acl_xattr.h`).
-fn default_acl() -> Vec<u8> {
-    let entries: [(u16, u16, u32); 5] =
-        [(1, 7, u32::MAX), (2, 5, 13), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 5, u32::MAX)];
-    let entry = |(tag, rights, id): (u16, u16, u32)| {
-        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
-}
-
-#[test]
-fn extended_attributes_of_directories_are_the_hosts_but_for_those_that_the_guest_set() {
-    const ACL: &str = "system.posix_acl_default";
-    let set = |path: &Path, name: &str, value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
-    for guests in [None, Some("user.c")] {
-        let mut world = World::new(|root| {
-            fill(root, &[("d", ""), ("d/in", "in")]);
-            set(&root.join("d"), "user.a", b"scanned").unwrap();
-            set(&root.join("d"), ACL, &default_acl()).unwrap();
-        });
-        let d = world.host("d");
-        set(&d, "user.a", b"the host's").unwrap();
-        set(&d, "user.b", b"the host's").unwrap();
-        removexattr(&d, ACL).unwrap();
-        assert!(world.write("d/new", b"new"));
-        if let Some(name) = guests {
-            assert!(world.set_xattr("d", name, b"the guest's"));
-        }
-        assert_eq!(world.paths().contains(&"d".to_owned()), guests.is_some());
-        apply(&mut world, &[]).assert_whole();
-        assert_eq!(fs::read(world.host("d/new")).unwrap(), b"new");
-        let value = |name: &str| {
-            let mut bytes = [0; 64];
-            getxattr(&d, name, &mut bytes).ok().map(|length| String::from_utf8(bytes[..length].to_vec()).unwrap())
-        };
-        assert_eq!([value("user.a"), value("user.b")], [Some("the host's".to_owned()), Some("the host's".to_owned())]);
-        assert_eq!((value("user.c"), value(ACL)), (guests.map(|_| "the guest's".to_owned()), None));
-    }
-}
-
-#[test]
 fn another_root_is_refused() {
     let world = world(&[("a", "bytes")]);
     let root = world.root();
@@ -391,66 +339,6 @@ fn a_copy_of_what_is_linked_is_known_again_after_a_kill() {
 /// Who owns the guest's programs that give their users the rights of others.
 const OWNER: (u32, u32) = (12, 34);
 
-/// The host's programs of a name that have rights of who does not own them in the guest, and whether all have what the
-/// guest's have.
-fn rights(world: &World) -> (Vec<String>, bool) {
-    let (mut wrong, mut all) = (Vec::new(), true);
-    for path in ["new", "changed", "only-attributes", "was-set", "moved"] {
-        let Ok(found) = fs::symlink_metadata(world.host(path)) else {
-            all = false;
-            continue;
-        };
-        let is_capable = rustix::fs::getxattr(world.host(path), "security.capability", &mut [0; 64]).is_ok();
-        let has_rights = found.mode() & 0o6000 != 0 || is_capable;
-        // What could not be replaced is as it was.
-        let is_old = fs::read(world.host(path)).unwrap() == b"old";
-        if has_rights && !is_old && (found.uid(), found.gid()) != OWNER {
-            wrong.push(format!("{path}: {:o} of {}:{}", found.mode(), found.uid(), found.gid()));
-        }
-        all &= found.mode() & 0o6000 == 0o6000 && (is_capable || !rustix::process::geteuid().is_root());
-    }
-    (wrong, all)
-}
-
-#[test]
-fn what_gives_an_owners_rights_comes_only_with_that_owner() {
-    let make = || {
-        let mut world = World::new(|root| {
-            fill(root, &[("changed", "old bytes"), ("only-attributes", "x"), ("was-set", "old"), ("goes", "moves")]);
-            // The host's own, of who applies.
-            fs::set_permissions(root.join("was-set"), fs::Permissions::from_mode(0o6755)).unwrap();
-        });
-        assert!(world.write("new", b"new") && world.edit("changed", b'X') && world.append("was-set", b"+"));
-        assert!(world.rename("goes", "moved"));
-        for path in ["new", "changed", "only-attributes", "was-set", "moved"] {
-            assert!(world.chmod(path, 0o6755) && world.chown(path, OWNER.0, OWNER.1) && world.set_capabilities(path));
-        }
-        world
-    };
-    let mut world = make();
-    let attempt = apply(&mut world, &[]);
-    attempt.assert_whole();
-    let (wrong, all) = rights(&world);
-    assert_eq!(wrong, Vec::<String>::new());
-    if !rustix::process::geteuid().is_root() {
-        // Every chown(2) has failed by itself.
-        assert_eq!((attempt.outcome.lost.owners, attempt.outcome.lost.privileges, all), (5, 5, false));
-        return;
-    }
-    assert!(all && attempt.outcome.lost.privileges == 0, "else nothing is checked here");
-    let mut dropped = 0;
-    for at in 0..attempt.calls {
-        let mut world = make();
-        let fails = Some((at..at + 1, rustix::io::Errno::PERM));
-        let lost = world.apply(&mut Memory::default(), &[], Faults { fails, ..Faults::default() }).outcome.lost;
-        assert_eq!(rights(&world).0, Vec::<String>::new(), "call {at} failed");
-        assert!(lost.owners == lost.privileges, "call {at}: {lost:?}");
-        dropped += lost.privileges;
-    }
-    // One chown(2) each.
-    assert_eq!(dropped, 5);
-}
-
 #[test]
 fn a_torn_file_in_the_place_of_a_directory_is_brought_again() {
     let make = || {
@@ -465,22 +353,6 @@ fn a_torn_file_in_the_place_of_a_directory_is_brought_again() {
         world.lose_power(&mut memory, &[1, 1]);
         world.apply(&mut memory, &[], Faults::default()).assert_whole();
         assert_eq!(world.host_paths(), world.guest_paths(), "power lost at {at}");
-    }
-}
-
-#[test]
-fn a_file_that_lends_bytes_gets_attributes_only_after_them() {
-    for conflict in [false, true] {
-        let mut world = world(&[("a", "bytes"), ("b", "= a"), ("z", "bytes")]);
-        assert!(world.append("a", b"+more") && world.chmod("a", 0o600) && world.exchange_blocks("a", "z"));
-        if conflict {
-            fs::write(world.host("z"), "the host's").unwrap();
-        }
-        apply(&mut world, &["a"]);
-        let readable = world.guest_files().into_iter().any(|(bytes, readable)| readable && bytes == b"bytes+more");
-        let brought = fs::read(world.host("z")).unwrap() == b"bytes+more";
-        assert!(readable || brought);
-        assert_eq!(brought, !conflict);
     }
 }
 

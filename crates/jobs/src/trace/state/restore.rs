@@ -46,7 +46,7 @@ fn make(path: &Path, there: &There, store: &Store) -> Result<(), PathError> {
         }
         (None, Some(digest)) => {
             let mut new = NewFile::create(path, || {})?;
-            // Where it has a name already, it is for nobody else before it has its owner and mode.
+            // Without O_TMPFILE the file has a name: other users must not open it before it has its owner and mode.
             new.file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
             let mut sparse = Sparse(&mut new.file);
             store.copy(digest, &mut sparse)?;

@@ -45,7 +45,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// For so many bytes.
+    /// A budget of `most` bytes.
     pub fn of(most: usize) -> Room {
         Room { taken: 0, most, lacks: false }
     }
