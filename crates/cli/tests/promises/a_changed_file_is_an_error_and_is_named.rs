@@ -8,7 +8,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, any_machine, scratch, stderr};
+use crate::support::mounted::Server;
+use crate::support::served::Served;
+use crate::support::{INARCH, LONG, any_machine, host, scratch, stderr};
 use rustix::fs::inotify;
 
 /// Starts a script in a guest that says "ready", and waits for that.
@@ -145,4 +147,30 @@ fn a_quiet_run_that_fails_names_them_too() {
     let text = stderr(&output);
     let named = text.lines().any(|line| line.starts_with("inarch: ") && line.contains("program"));
     assert!(named, "{text}");
+}
+
+#[test]
+fn a_file_whose_file_system_caches_attributes() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("source")).unwrap();
+    let file = dir.path().join("source/file");
+    fs::write(&file, vec![b'a'; 200 << 10]).unwrap();
+    // Its kernel asks the server for no attributes that it has, for a day.
+    let mut mount = Server::start(dir.path(), "source", &["--via", "fuse", "--changes", "guest"]);
+    let seen = || fs::metadata(dir.path().join("point/file")).unwrap().modified().unwrap();
+    let before = seen();
+    let mut server = Served::start(dir.path(), &["serve", "nbd", "point", "--socket", "socket"]);
+    let uri = format!("nbd+unix:///?socket={}/socket", dir.path().display());
+    let read = |to: &str| Command::new("nbdcopy").args([&uri, to]).current_dir(dir.path()).output().unwrap();
+    support::assert_status(&read("first"), 0);
+    fs::write(&file, vec![b'b'; 200 << 10]).unwrap();
+    assert_eq!(seen(), before, "the kernel has asked, and this proves nothing");
+    let failed = read("second");
+    assert!(!failed.status.success() && stderr(&failed).contains("Input/output error"), "{failed:?}");
+    host("kill", &["-TERM", &server.child.id().to_string()], dir.path());
+    let mut said = String::new();
+    server.stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("point/file"), "{said}");
+    server.child.wait().unwrap();
+    mount.end("-TERM");
 }

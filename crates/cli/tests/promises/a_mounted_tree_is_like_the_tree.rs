@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::support::mounted::{Server, WAYS, is_mounted, is_there, unmount};
@@ -224,6 +224,8 @@ fn a_write_without_privilege_ends_set_user_id_bits() {
     for options in WAYS.iter().flat_map(|via| kinds.map(|[name, value]| [name, value, "--via", via])) {
         host("sh", &["-c", "chown nobody tree/large tree/small; chmod 6755 tree/large tree/small"], dir.path());
         let mut server = Server::start(dir.path(), "tree", &options);
+        let by_fuse = options[3] == "fuse";
+        let calls = by_fuse.then(|| IoControls::of(dir.path(), server.child.id()));
         // The kernel shows the old mode for as long as it keeps attributes.
         let work = "set -e; for file in large small; do
                 exec 3< point/$file; printf x | setpriv --reuid nobody --regid nogroup --clear-groups dd of=point/$file conv=notrunc \
@@ -237,7 +239,47 @@ fn a_write_without_privilege_ends_set_user_id_bits() {
             setpriv --reuid nobody --regid nogroup --clear-groups dd of=point/large conv=notrunc status=none; stat -c %a tree/large";
         assert_eq!(host("sh", &["-c", late], dir.path()), "755\n", "{options:?}");
         server.end("-TERM");
+        // That was about data that the kernel writes by itself.
+        let mut calls = calls.map(IoControls::all).unwrap_or_default();
+        calls.retain(|call| call.contains(" 0x4010e501, "));
+        let passes_through = calls.iter().any(|call| !call.contains("= -"));
+        assert!(passes_through || !by_fuse || !may_pass_through(), "{options:?}: no backing file, but {calls:?}");
     }
+}
+
+/// The ioctl(2) calls of a process, with numbers for their arguments; 0x4010e501 is `FUSE_DEV_IOC_BACKING_OPEN`.
+struct IoControls {
+    strace: Child,
+    log: PathBuf,
+}
+
+impl IoControls {
+    fn of(dir: &Path, process: u32) -> IoControls {
+        let log = dir.join("ioctls");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-e", "trace=ioctl", "-e", "raw=ioctl", "-o"]).arg(&log);
+        let strace = strace.args(["-p", &process.to_string()]).spawn().expect("strace");
+        let is_followed = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status"));
+            status.is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+        };
+        let tasks = || fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+        assert!(within(LONG, || tasks().all(is_followed)), "strace does not follow the server");
+        IoControls { strace, log }
+    }
+
+    /// One call a line, once the process has ended.
+    fn all(mut self) -> Vec<String> {
+        self.strace.wait().unwrap();
+        fs::read_to_string(self.log).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+/// Whether this kernel can do I/O for a FUSE server that is root, by its version.
+fn may_pass_through() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
 }
 
 #[test]

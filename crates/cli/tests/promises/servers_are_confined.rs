@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::support::bare_guest::BareGuest;
+use crate::support::served::{Served, field_of};
 use crate::support::{INARCH, LONG, NINEP_CLIENT, host, scratch, within};
 
 /// Every server, by the arguments before its options.
@@ -19,82 +20,6 @@ const SERVERS: [&[&str]; 6] = [
     &["serve", "nbd", "tree", "--socket", "socket"],
     &["serve", "file", "tree", "disk"],
 ];
-
-/// A server in a directory of the test's own, once it has confined itself.
-struct Server {
-    child: Child,
-    /// The line that says how.
-    guard: String,
-    _stderr: BufReader<std::process::ChildStderr>,
-}
-
-// After a test that failed.
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-    }
-}
-
-impl Server {
-    fn start(dir: &Path, arguments: &[&str]) -> Server {
-        Server::start_by(dir, &[INARCH], arguments)
-    }
-
-    /// Starts it by a command of more than one word, which becomes the server.
-    fn start_by(dir: &Path, command: &[&str], arguments: &[&str]) -> Server {
-        let words = [command, arguments].concat();
-        let mut child = Command::new(words[0])
-            .args(&words[1..])
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut guard = String::new();
-        while !guard.starts_with("guard:") {
-            guard.clear();
-            assert_ne!(stderr.read_line(&mut guard).unwrap(), 0, "{words:?} has ended");
-        }
-        Server { child, guard, _stderr: stderr }
-    }
-
-    fn proc(&self, name: &str) -> PathBuf {
-        Path::new("/proc").join(self.child.id().to_string()).join(name)
-    }
-
-    /// A file of the thread that serves: the first one of a server only waits for it.
-    fn of_serving_thread(&self, name: &str) -> PathBuf {
-        let tasks = fs::read_dir(self.proc("task")).unwrap().map(|task| task.unwrap().path());
-        let serves = |task: &PathBuf| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|comm| ["server\n", "fuse\n"].contains(&comm.as_str()))
-        };
-        tasks.into_iter().find(serves).map_or_else(|| self.proc(name), |task| task.join(name))
-    }
-
-    /// A field of each thread's status.
-    fn status(&self, field: &str) -> Vec<String> {
-        let tasks = fs::read_dir(self.proc("task")).unwrap();
-        // A thread may have ended since.
-        let texts = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
-        texts.map(|text| field_of(&text, field)).collect()
-    }
-
-    fn descriptors(&self) -> usize {
-        fs::read_dir(self.proc("fd")).map_or(0, Iterator::count)
-    }
-
-    fn end(mut self) {
-        host("kill", &["-TERM", &self.child.id().to_string()], Path::new("/"));
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-fn field_of(status: &str, field: &str) -> String {
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {field} in {status}")).trim().to_owned()
-}
 
 /// What this test itself may do, which a server that is not confined may do as well.
 fn own(field: &str) -> String {
@@ -134,7 +59,7 @@ fn all_that_the_line_says_holds() {
     let has_landlock = has_landlock();
     for arguments in SERVERS {
         let dir = place();
-        let server = Server::start(dir.path(), arguments);
+        let server = Served::start(dir.path(), arguments);
         let guard = &server.guard;
         for thing in ["confined to", "capabilities", "a system call filter"] {
             assert!(guard.contains(thing), "{arguments:?}: {guard}");
@@ -155,7 +80,7 @@ fn all_that_the_line_says_holds() {
 }
 
 /// The line tells how many capabilities are left: no thread has more, and those that only wait have fewer.
-fn check_capabilities(server: &Server, arguments: &[&str]) {
+fn check_capabilities(server: &Served, arguments: &[&str]) {
     let told = match server.guard.split_once(" capabilities").unwrap().0 {
         before if before.ends_with(" no") => 0,
         before => {
@@ -175,7 +100,7 @@ fn check_capabilities(server: &Server, arguments: &[&str]) {
 }
 
 /// A server whose line mentions a mount namespace has one, with nothing in it but what it serves.
-fn check_names(server: &Server, dir: &Path, arguments: &[&str]) {
+fn check_names(server: &Served, dir: &Path, arguments: &[&str]) {
     let namespace = |link: PathBuf| fs::read_link(link).unwrap();
     let has_own = namespace(server.of_serving_thread("ns/mnt")) != namespace("/proc/self/ns/mnt".into());
     assert_eq!(server.guard.contains("a mount namespace of its own"), has_own, "{arguments:?}: {}", server.guard);
@@ -205,7 +130,7 @@ fn check_names(server: &Server, dir: &Path, arguments: &[&str]) {
 fn without_a_sandbox_nothing_holds_and_the_line_says_so() {
     for arguments in SERVERS {
         let dir = place();
-        let server = Server::start(dir.path(), &[arguments, &["--sandbox", "none"]].concat());
+        let server = Served::start(dir.path(), &[arguments, &["--sandbox", "none"]].concat());
         assert!(server.guard.ends_with(": nothing but its own checks\n"), "{arguments:?}: {}", server.guard);
         for field in ["Seccomp", "NoNewPrivs", "CapEff"] {
             assert_eq!(server.status(field)[0], own(field), "{arguments:?}: {field}");
@@ -222,7 +147,7 @@ fn a_confined_disk_is_read_and_written_and_kept() {
     let kept = ["--overlay", "overlay"];
     let shell = |script: &str| host("sh", &["-c", script], dir.path());
     for round in ["write -q -P 7", "read -q -P 7"] {
-        let server = Server::start(dir.path(), &[SERVERS[4], &kept].concat());
+        let server = Served::start(dir.path(), &[SERVERS[4], &kept].concat());
         shell("nbdcopy 'nbd+unix:///?socket=socket' copy");
         assert_eq!(shell("debugfs -R 'cat /sub/file' copy; rm copy"), "content\n");
         // In free space, beyond all that the file system has.
@@ -232,7 +157,7 @@ fn a_confined_disk_is_read_and_written_and_kept() {
     }
     fs::remove_file(dir.path().join("overlay")).unwrap();
     for write in [true, false] {
-        let server = Server::start(dir.path(), &[SERVERS[5], &kept].concat());
+        let server = Served::start(dir.path(), &[SERVERS[5], &kept].concat());
         assert_eq!(shell("debugfs -R 'cat /sub/file' disk"), "content\n");
         if write {
             shell("yes 7 | dd of=disk bs=1M count=3 seek=900 conv=notrunc,fsync iflag=fullblock status=none");
@@ -260,7 +185,7 @@ fn a_confined_disk_is_made_of_any_source() {
             let feed = (source == "fifo").then(|| {
                 Command::new("sh").args(["-c", "cat tree.tar.gz > fifo"]).current_dir(dir.path()).spawn().unwrap()
             });
-            let server = Server::start(dir.path(), &[&["serve", "nbd", source, "--socket", "socket"], writes].concat());
+            let server = Served::start(dir.path(), &[&["serve", "nbd", source, "--socket", "socket"], writes].concat());
             assert_eq!(shell(read), "content\n", "{source} {writes:?}");
             server.end();
             feed.into_iter().for_each(|mut feed| assert!(feed.wait().unwrap().success()));
@@ -273,7 +198,7 @@ fn a_confined_disk_is_made_of_any_source() {
 fn a_confined_share_is_read_and_written() {
     let dir = place();
     let tree = dir.path().join("tree");
-    let server = Server::start(dir.path(), SERVERS[1]);
+    let server = Served::start(dir.path(), SERVERS[1]);
     let work = "
 client = NinepClient('socket')
 fid = client.walk('sub', 'file')
@@ -294,7 +219,7 @@ for path in ('..', 'beside'), ('sub', '..', '..', 'beside'):
     server.end();
     assert_eq!(fs::read_to_string(tree.join("by 9P")).unwrap(), "by 9P");
 
-    let server = Server::start(dir.path(), SERVERS[2]);
+    let server = Served::start(dir.path(), SERVERS[2]);
     let work = "cd point; cat sub/file; echo made > made; chmod 4711 made; chown 1:1 made; mv made 'by mount'; ln 'by mount' link
         dd if=/dev/zero of=large bs=1M count=3 conv=fsync status=none; truncate -s 1M large; rm link; mkfifo fifo";
     assert_eq!(host("sh", &["-ec", work], dir.path()), "content\n");
@@ -327,7 +252,7 @@ fn the_servers_of_a_run_are_confined_too() {
     let mut stdout = BufReader::new(run.stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
     let stderr = BufReader::new(run.stderr.take().unwrap());
-    let mut server = Server { guard: String::new(), _stderr: stderr, child: run };
+    let mut server = Served { guard: String::new(), stderr, child: run };
     assert_eq!(line, "up\n");
     let fields = ["Name", "Seccomp", "NoNewPrivs"].map(|field| server.status(field));
     let [names, filters, privileges] = &fields;
@@ -371,7 +296,7 @@ for _ in range(3):
 fn front_ends_that_take_their_memory_away_harm_no_confined_server() {
     for kind in ["blk", "virtiofs"] {
         let dir = place();
-        let server = Server::start(dir.path(), &["serve", kind, "tree", "--socket", "socket"]);
+        let server = Served::start(dir.path(), &["serve", kind, "tree", "--socket", "socket"]);
         host("python3", &["-c", FRONT_ENDS, "socket"], dir.path());
         server.end();
     }
@@ -419,11 +344,11 @@ fn a_guest_has_a_confined_disk_and_a_confined_share_in_few_descriptors() {
     let printed = servers.map(|arguments| {
         host(INARCH, &[arguments, &["--print-qemu-args", "--qemu-memory", "none"]].concat(), dir.path())
     });
-    let running = servers.map(|arguments| Server::start_by(dir.path(), &FEW_DESCRIPTORS, arguments));
+    let running = servers.map(|arguments| Served::start_by(dir.path(), &FEW_DESCRIPTORS, arguments));
     let arguments = printed.each_ref().map(|line| line.trim()).join(" ");
     let reports = guest.run(dir.path(), "virtio_pci virtio_blk ext4 virtiofs", GUEST, &arguments);
     assert_eq!(reports, [sums.trim_end(), sums.trim_end(), "done", "the end"]);
-    running.into_iter().for_each(Server::end);
+    running.into_iter().for_each(Served::end);
     assert_eq!(fs::read_to_string(dir.path().join("tree/new/made")).unwrap(), "from virtiofs\n");
     // What the share has changed, the disk never had: its tree is the one before that.
     fs::remove_dir_all(dir.path().join("tree/new")).unwrap();
@@ -436,7 +361,7 @@ fn twenty_thousand_files_are_read_in_few_descriptors() {
     let bytes = many_files(&dir.path().join("tree"), 200) + "content\n".len();
     let shell = |script: &str| host("sh", &["-c", script], dir.path()).trim().to_owned();
 
-    let server = Server::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[1]);
+    let server = Served::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[1]);
     let work = "
 client, bytes, opened = NinepClient('socket'), 0, []
 for directory in range(200):
@@ -458,14 +383,14 @@ print(bytes)";
     assert!(server.descriptors() < 1024);
     server.end();
 
-    let server = Server::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[2]);
+    let server = Served::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[2]);
     assert_eq!(shell("find point -type f -size +0 -printf '%s\\n' | awk '{s += $1} END {print s}'"), bytes.to_string());
     assert_eq!(shell("find point -type f -print0 | xargs -0 cat | wc -c"), bytes.to_string());
     assert!(server.descriptors() < 1024);
     server.end();
 
     // The same device as `serve blk`, read by this host's kernel.
-    let server = Server::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[5]);
+    let server = Served::start_by(dir.path(), &FEW_DESCRIPTORS, SERVERS[5]);
     let read = "mount -o loop,ro disk point && find point -type f -print0 | xargs -0 cat | wc -c; umount point";
     assert_eq!(shell(read), bytes.to_string());
     assert!(server.descriptors() < 1024);

@@ -3,9 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
 
 use crate::support::mounted::{Server, WAYS};
-use crate::support::{any_machine, assert_status, host, run_script_in, scratch, stdout};
+use crate::support::served::Served;
+use crate::support::{
+    INARCH, any_machine, assert_status, copy_command, host, run_script, run_script_in, scratch, stderr, stdout,
+};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promises/support/two_users.py");
 
@@ -96,12 +100,100 @@ fn in_a_guest() {
     // Where the kernel does not ask to open a file, it learns of another in its place when it reads or writes.
     let late = ["read", "write"]
         .map(|act| format!("via=virtiofs,changes=guest: open to {act}: ESTALE, not EPERM or EACCES\n"));
-    // A virtiofs server cannot have the kernel look at a working directory again: it refuses until the TTL has run out.
-    let is_too_early = |line: &str| {
-        let Some(what) = line.strip_prefix("via=virtiofs: ") else { return false };
+    assert_eq!(without_early_refusals(&wrong), late.concat());
+}
+
+/// A virtiofs server cannot have the kernel look at a working directory again: it refuses until the TTL has run out.
+fn without_early_refusals(wrong: &str) -> String {
+    let is_too_early = |line: &&str| {
+        let Some((_, what)) = line.split_once("via=virtiofs: ") else { return false };
         what.ends_with(": ESTALE, not EACCES") && what.contains(" in . of ")
             || what == "create where all may: ESTALE, not None"
     };
-    let wrong: String = wrong.lines().filter(|line| !is_too_early(line)).map(|line| format!("{line}\n")).collect();
-    assert_eq!(wrong, late.concat());
+    wrong.lines().filter(|line| !line.is_empty() && !is_too_early(line)).map(|line| format!("{line}\n")).collect()
+}
+
+/// What keeps the writes of a served directory elsewhere, by the name of the share.
+const UPPER_LAYERS: [(&str, &[&str]); 3] = [
+    ("kept", &["--overlay", "upper-$name"]),
+    ("thrown", &["--ephemeral", "--overlay-dir", "."]),
+    ("memory", &["--ephemeral", "--in-memory", "64M"]),
+];
+
+/// In a guest: checks the share that is mounted on `/point-$name`, and the same directory without a share.
+const CHECK: &str = "check() { python3 two_users.py $1 /point-$name absences names nodes permissions directories over \
+    | sed \"s/^./$name, via=$2: &/\"; echo $name; }";
+
+/// A place for a guest's script that is to check shares over these layers.
+fn place_for_layers() -> tempfile::TempDir {
+    let dir = scratch();
+    fs::copy(PROGRAM, dir.path().join("two_users.py")).unwrap();
+    for (name, _) in UPPER_LAYERS {
+        let source = dir.path().join(name);
+        fs::create_dir(&source).unwrap();
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    dir
+}
+
+fn options_of(name: &str, layer: &[&str]) -> Vec<String> {
+    layer.iter().map(|word| word.replace("$name", name)).collect()
+}
+
+/// All have been checked, and nothing was wrong.
+fn assert_all_right(output: &Output) {
+    assert_status(output, 0);
+    let names: String = UPPER_LAYERS.iter().map(|(name, _)| format!("{name}\n")).collect();
+    assert_eq!(without_early_refusals(&stdout(output)), names, "{}", stderr(output));
+}
+
+#[test]
+fn over_an_upper_layer_in_a_guest_by_virtiofs() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: over_an_upper_layer_in_a_guest_by_virtiofs: only root makes files for several users"
+        );
+    }
+    let dir = place_for_layers();
+    // The machine's memory is shared if one of its own devices needs that.
+    let mut options =
+        vec!["--user=root".to_owned(), format!("--tree={}:/unused,ro,via=virtiofs", dir.path().display())];
+    let mut script = format!("{CHECK}\n");
+    let mut servers = Vec::new();
+    for (name, layer) in UPPER_LAYERS {
+        let socket = format!("{name}.socket");
+        let layer = options_of(name, layer);
+        let mut words = vec!["serve", "virtiofs", name, "--socket", &socket, "--tag", name];
+        words.extend(layer.iter().map(String::as_str));
+        servers.push(Served::start(dir.path(), &words));
+        words.extend(["--print-qemu-args", "--qemu-memory", "none"]);
+        let device = host(INARCH, &words, dir.path());
+        options.extend(device.split_whitespace().map(|word| format!("--qemu-arg={word}")));
+        // A share that the guest's kernel does not cache makes the changes that the host would make.
+        options.push(format!("--tree={}:/source-{name},rw,via=9p", dir.path().join(name).display()));
+        script += &format!(
+            "name={name}; mkdir /point-$name; mount -t virtiofs $name /point-$name && check /source-$name virtiofs\n"
+        );
+    }
+    let words: Vec<&str> = options.iter().map(String::as_str).collect();
+    assert_all_right(&run_script(dir.path(), &words, &script, b""));
+    servers.into_iter().for_each(Served::end);
+}
+
+/// In a guest: serves a directory of the guest by 9P with these options, mounts it and checks it.
+const SERVED_IN_THE_GUEST: &str = "by_9p() { name=$1; shift; socket=/tmp/$name.socket
+    ./inarch serve 9p $name --socket $socket \"$@\" 2>/dev/null & server=$!
+    until [ -S $socket ]; do sleep 0.1; done
+    mkdir /point-$name; mount -t 9p -o trans=unix,version=9p2000.L,cache=mmap $socket /point-$name && check $name 9p
+    umount /point-$name; kill $server; wait $server; }";
+
+#[test]
+fn over_an_upper_layer_in_a_guest_by_9p() {
+    let dir = place_for_layers();
+    copy_command(&dir.path().join("inarch"));
+    let mut script = format!("{CHECK}\n{SERVED_IN_THE_GUEST}\n");
+    for (name, layer) in UPPER_LAYERS {
+        script += &format!("by_9p {name} {}\n", options_of(name, layer).join(" "));
+    }
+    assert_all_right(&run_script_in(any_machine(), dir.path(), &["--user=root"], &script, b""));
 }

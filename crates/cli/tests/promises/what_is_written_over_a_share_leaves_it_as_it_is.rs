@@ -3,11 +3,10 @@
 //! the directory.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use crate::support::bare_guest::BareGuest;
+use crate::support::served::Served;
 use crate::support::{INARCH, NINEP_CLIENT, assert_one_line, host, inarch, manifest_program, scratch};
 
 /// The same share is mounted by two machines, as far as its server knows. Each sees what the other writes after a second at most; then
@@ -33,20 +32,8 @@ fn tree(dir: &Path) {
     }
 }
 
-/// Starts a server, and waits until it is ready: the last line of its introduction says how it is confined.
-fn serve(dir: &Path, arguments: &[&str]) -> Child {
-    let mut command = Command::new(INARCH);
-    command.arg("serve").args(arguments).current_dir(dir).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut server = command.spawn().unwrap();
-    let lines = BufReader::new(server.stderr.as_mut().unwrap()).lines();
-    let said: Vec<String> = lines.map(Result::unwrap).take_while(|line| !line.starts_with("guard:")).collect();
-    assert!(server.try_wait().unwrap().is_none(), "{arguments:?}: {said:?}");
-    server
-}
-
-fn end(mut server: Child) {
-    host("kill", &["-TERM", &server.id().to_string()], Path::new("/"));
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+fn serve(dir: &Path, arguments: &[&str]) -> Served {
+    Served::start(dir, &[&["serve"], arguments].concat())
 }
 
 /// The whiteouts and files of an upper layer.
@@ -79,7 +66,7 @@ fn by_virtiofs() {
         of("ephemeral", &["--ephemeral", "--overlay-dir", "thrown"]),
         of("memory", &["--ephemeral", "--in-memory", "16M", "--changes", "none"]),
     ];
-    let servers: Vec<Child> = shares.iter().map(|arguments| serve(dir.path(), arguments)).collect();
+    let servers: Vec<Served> = shares.iter().map(|arguments| serve(dir.path(), arguments)).collect();
     // Another machine's device, for all that the server knows.
     let second = ["virtiofs", "tree", "--socket", "kept", "--tag", "second", "--overlay", "upper"];
     let mut devices = String::new();
@@ -100,7 +87,7 @@ fn by_virtiofs() {
     assert_eq!(reports[4], "again made dir gone new");
     assert_eq!(reports[5..7], ["seen: old newer", "left: newer unlinked made and more"]);
     assert!(fs::read_dir(&thrown).unwrap().next().is_some(), "writes that are to be thrown away are there meanwhile");
-    servers.into_iter().for_each(end);
+    servers.into_iter().for_each(Served::end);
     assert_eq!(manifest(), before);
     assert_eq!((upper(dir.path(), "upper"), upper(dir.path(), "alone-upper")), (WRITTEN.into(), WRITTEN.into()));
     assert!(fs::read_dir(&thrown).unwrap().next().is_none(), "thrown-away writes are left behind");
@@ -115,7 +102,7 @@ fn by_9p() {
         let server = serve(dir.path(), &arguments);
         let script = format!("{NINEP_CLIENT}\nclient = NinepClient('socket')\n{script}");
         let said = host("python3", &["-c", &script], dir.path());
-        end(server);
+        server.end();
         said
     };
     let first = "f = client.walk('file'); client.open(f, os.O_RDWR); client.write(f, b'ONE'); print(client.read(f))\n\
@@ -137,7 +124,7 @@ fn what_belongs_to_another_directory_gets_one_line() {
     let server = serve(dir.path(), &["9p", "tree", "--socket", "socket", "--overlay", "upper"]);
     let again = ["serve", "9p", &path("tree"), "--socket", &path("other"), "--overlay", &path("upper")];
     assert_one_line(&inarch(again), &["another inarch keeps writes there"]);
-    end(server);
+    server.end();
     let another = ["serve", "virtiofs", &path("tree/dir"), "--socket", &path("other"), "--overlay", &path("upper")];
     assert_one_line(&inarch(another), &["it has those over", "tree", "name another directory"]);
     let contrary = ["serve", "9p", &path("tree"), "--socket", &path("other"), "--overlay", &path("upper"), "--ro"];

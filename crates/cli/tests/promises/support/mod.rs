@@ -8,6 +8,7 @@ pub mod listing;
 pub mod mounted;
 pub mod registry;
 pub mod s3;
+pub mod served;
 pub mod web;
 
 pub mod kept;

@@ -436,3 +436,62 @@ fn a_copy_leaves_the_directories_above_it_as_they_were() {
     let after = [scene.node(""), d].map(|node| scene.overlay.attributes(&ME, node, None).unwrap().mtime);
     assert_eq!(after, before);
 }
+
+/// A small file system that is unmounted at the end.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_copy_that_finds_no_space_leaves_all_as_it_was() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: a_copy_that_finds_no_space_leaves_all_as_it_was: only root can mount a small file system"
+        );
+    }
+    let Scene { directory, overlay } = Scene::new();
+    drop(overlay);
+    let large = vec![b'x'; 2 << 20];
+    fs::write(directory.path().join("lower/large"), &large).unwrap();
+    let over = directory.path().join("over");
+    let mut mount = std::process::Command::new("mount");
+    assert!(mount.args(["-t", "tmpfs", "-o", "size=1m,mode=700", "none"]).arg(&over).status().unwrap().success());
+    let _small = Small(over.clone());
+    // The kernel copies what both layers have as files, unless they are hidden from it.
+    for hides_files in [false, true] {
+        let lower = layer(&directory, "lower");
+        let upper = Watched { below: layer(&directory, "over"), watch: Box::new(|_, _| Ok(())), hides_files };
+        let overlay = Overlay::new(lower, Arc::new(upper), true).unwrap();
+        let node = overlay.lookup(&ME, NodeId::ROOT, b"large").unwrap().node;
+        let root = NodeId::ROOT;
+        let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+        let size = SetAttributes { size: Some((2 << 20) - 1), ..SetAttributes::default() };
+        let refused = [
+            overlay.set_attributes(&ME, node, None, &mode).map(drop),
+            overlay.set_attributes(&ME, node, None, &size).map(drop),
+            overlay.rename(&ME, root, b"large", root, b"other", 0),
+            overlay.rename(&ME, root, b"large", root, b"a", libc::RENAME_EXCHANGE),
+            overlay.link(&ME, node, root, b"other").map(drop),
+            overlay.set_xattr(&ME, node, b"user.x", b"x", 0, false),
+            overlay.open(&ME, node, WRITE).map(drop),
+        ];
+        assert_eq!(refused, [Err(Errno::NOSPC); 7]);
+        let handle = overlay.open(&ME, node, READ).unwrap().handle;
+        let mut content = vec![0; 3 << 20];
+        let count = overlay.read(&ME, node, handle, 0, &[VolatileSlice::from(&mut content[..])]).unwrap();
+        assert!(content[..count] == large);
+        assert_eq!(overlay.lookup(&ME, root, b"other").map(drop), Err(Errno::NOENT));
+        assert_eq!(overlay.get_xattr(&ME, node, b"user.x").map(drop), Err(Errno::NODATA));
+        assert_eq!(fs::read_dir(over.join("work")).unwrap().count(), 0);
+        // There is space for what is small.
+        let small = overlay.lookup(&ME, root, b"a").unwrap().node;
+        overlay.set_attributes(&ME, small, None, &mode).unwrap();
+        assert!(overlay.open(&ME, node, WRITE | libc::O_TRUNC as u32).is_ok());
+        fs::remove_dir_all(over.join("upper")).unwrap();
+        fs::remove_dir_all(over.join("work")).unwrap();
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::closed::as_user;
 use super::watched::Watched;
 use super::*;
+use crate::MemoryFiles;
 
 /// What happens at a call of the upper layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +25,19 @@ struct Calls {
     fault: Mutex<Option<(usize, Fault)>>,
     /// Whether content goes by calls, which can fail, and not by the host's kernel.
     hides_files: bool,
+    /// The upper layer, if it is in memory: all servers of a scene have the same one.
+    in_memory: Option<Mutex<Arc<MemoryFiles>>>,
 }
 
 impl Calls {
+    /// The upper layer of the scene in `directory`.
+    fn upper(&self, directory: &TempDir) -> Arc<dyn FileSystem> {
+        match &self.in_memory {
+            Some(files) => hold(files).clone(),
+            None => layer(directory, "over", false),
+        }
+    }
+
     fn call(&self) -> Result<(), Errno> {
         if !self.is_armed.load(Ordering::SeqCst) {
             return Ok(());
@@ -92,6 +103,9 @@ fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Sc
         let closed = fs::Permissions::from_mode(0o555);
         fs::set_permissions(path.join("lower").join(name), closed).unwrap();
     }
+    if let Some(files) = &calls.in_memory {
+        *hold(files) = empty_memory();
+    }
     // Nobody waits for the disk.
     let Scene { directory, overlay } = open(directory, calls);
     let scene = Scene { directory, overlay: overlay.thrown_away() };
@@ -129,16 +143,21 @@ fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Sc
     open(scene.directory, calls)
 }
 
+fn layer(directory: &TempDir, name: &str, read_only: bool) -> Arc<dyn FileSystem> {
+    let options = HostOptions { changes: crate::Changes::Guest, read_only, ..HostOptions::default() };
+    Arc::new(HostDirectory::new(&directory.path().join(name), options).unwrap())
+}
+
+fn empty_memory() -> Arc<MemoryFiles> {
+    Arc::new(MemoryFiles::new(1 << 20))
+}
+
 fn open(directory: TempDir, calls: &Arc<Calls>) -> Scene {
-    let layer = |name: &str, read_only| -> Arc<dyn FileSystem> {
-        let options = HostOptions { changes: crate::Changes::Guest, read_only, ..HostOptions::default() };
-        Arc::new(HostDirectory::new(&directory.path().join(name), options).unwrap())
-    };
+    let (below, hides_files) = (calls.upper(&directory), calls.hides_files);
     let calls = Arc::clone(calls);
-    let hides_files = calls.hides_files;
-    let upper = Watched { below: layer("over", false), watch: Box::new(move |_, _| calls.call()), hides_files };
-    let upper = Arc::new(upper);
-    let overlay = Overlay::new(layer("lower", true), upper, rustix::process::geteuid().is_root()).unwrap();
+    let upper = Arc::new(Watched { below, watch: Box::new(move |_, _| calls.call()), hides_files });
+    let lower = layer(&directory, "lower", true);
+    let overlay = Overlay::new(lower, upper, rustix::process::geteuid().is_root()).unwrap();
     Scene { directory, overlay }
 }
 
@@ -325,13 +344,21 @@ fn operations() -> Vec<(String, Operation)> {
 }
 
 /// What lies in the work directory.
-fn left_behind(scene: &Scene) -> usize {
-    fs::read_dir(scene.directory.path().join("over/work")).unwrap().count()
+fn left_behind(scene: &Scene, calls: &Calls) -> usize {
+    let upper = calls.upper(&scene.directory);
+    let work = upper.lookup(&ME, NodeId::ROOT, b"work").unwrap().node;
+    Listing::whole(&*upper, work, (2, false)).iter().filter(|(name, _)| name != "." && name != "..").count()
 }
 
 #[test]
 fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
     whole_or_not_at_all(operations(), Calls::default(), |calls| starting_state(calls, fast_directory(), &[]));
+}
+
+#[test]
+fn so_is_a_change_that_is_kept_in_memory() {
+    let calls = Calls { in_memory: Some(Mutex::new(empty_memory())), ..Calls::default() };
+    whole_or_not_at_all(operations(), calls, |calls| starting_state(calls, fast_directory(), &[]));
 }
 
 #[test]
@@ -433,7 +460,7 @@ fn whole_or_not_at_all(
             );
             assert!(seen.is_none_or(|seen| seen == kept), "{told}: seen otherwise before it was opened again");
             assert!(result.is_err() || kept == after, "{told}: done, and not there");
-            assert_eq!(left_behind(&scene), 0, "{told}");
+            assert_eq!(left_behind(&scene, &calls), 0, "{told}");
         }
     }
     println!("{faults} faults");
