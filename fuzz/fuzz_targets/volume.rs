@@ -1,4 +1,4 @@
-//! Damaged images of every format that is read, asked on demand for nodes at random: no panic, no unbounded allocation, no
+//! Damaged images of every format that Inarch also writes, asked on demand for nodes at random: no panic, no unbounded allocation, no
 //! endless loop, and no more names of a directory than its image has room for.
 
 #![no_main]

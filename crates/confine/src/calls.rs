@@ -243,7 +243,7 @@ pub struct Besides {
     pub rings: bool,
     /// Open files by their file handles.
     pub handles: bool,
-    /// Open files by their names. Only a parser goes without that.
+    /// Open files by their names. `Parse` without grants, and `Image`, do not.
     pub opens: bool,
 }
 

@@ -1,7 +1,7 @@
 //! [`Door`]: the only sockets that an enclosed program can connect.
 //!
 //! A filter can refuse connect(2), but not see which address it has. With a listener (seccomp_unotify(2)) the kernel asks
-//! this process instead, and the program waits. The address names one of the sockets that were laid ready; the program gets
+//! this process instead, and the program waits. The address names one of the sockets that were prepared; the program gets
 //! that one in place of its own, which was never connected to anything. No socket needs a name in a file system.
 #![allow(unsafe_code, reason = "seccomp(2) and its requests of ioctl(2), which no library wraps")]
 
@@ -15,10 +15,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use seccompiler::sock_filter;
 
-/// What the address of a socket that was laid ready begins with; its number follows.
+/// What the address of a prepared socket begins with; its number follows.
 pub const ADDRESS: &str = "inarch-";
 
-/// The end of a listener at which connections are asked for.
+/// The seccomp listener that receives the program's connect(2) calls.
 #[derive(Debug)]
 pub struct Door {
     listener: OwnedFd,

@@ -61,7 +61,7 @@ pub use program::{Enclosed, Enclosure, Program};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::CapabilitySet;
 
-/// What a server does.
+/// What a confined thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Shares a directory that nobody writes through it.
@@ -100,7 +100,7 @@ pub enum Access {
     Device,
 }
 
-/// A path that a server keeps.
+/// A path that stays accessible.
 #[derive(Debug)]
 struct Grant {
     place: OwnedFd,

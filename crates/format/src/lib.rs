@@ -1,4 +1,5 @@
-//! File system and archive formats. Nothing else in the program knows what a format's bytes mean.
+//! File system and archive formats. Nothing else in the program knows what a format's bytes mean, but for the superblocks that `inarch-disk`
+//! reads for labels and free space.
 //!
 //! - A [`Format`] plans an image of a tree: a pure function that opens no file. The plan has one of three shapes, see
 //!   [`Layout`]. [`formats`] lists them all.

@@ -1,4 +1,4 @@
-//! The notes for the user when a device is no longer used.
+//! Reports, when serving ends, the host's files that changed and an overlay that filled up.
 
 use inarch_block::{ChangedFiles, Device};
 use inarch_lifecycle::{counted, shown};

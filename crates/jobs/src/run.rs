@@ -5,10 +5,11 @@
 //!    image may define it.
 //! 2. Scan and plan of every tree begin in the background. Each disk is served on one end of a socket pair, where the
 //!    first request waits for the plan.
-//! 3. QEMU starts ([`boot`]) with the other ends, and with a kernel and an initramfs in memory. Nothing of a run has a
-//!    name in a file system, so nothing can be left behind.
+//! 3. QEMU starts ([`boot`]) with the other ends, and with a kernel and an initramfs in memory. Without `--keep` or a
+//!    cache, what the guest writes has no name in a file system, so nothing can be left behind.
 //! 4. The agent says HELLO and gets the command. The session relays streams and signals until the command ends.
-//! 5. QEMU is ended, and the user learns what matters: files that changed, a full overlay.
+//! 5. QEMU is ended. A kept run's writes are folded into a layer ([`keep`]). The user learns what matters: files that changed, a full
+//!    overlay.
 
 mod asked_caches;
 mod attached;

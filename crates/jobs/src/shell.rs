@@ -5,8 +5,9 @@
 //!    drive is added or written to.
 //! 3. [`Session::mount`] opens a file system. All that are mounted are one [`Guest`], whose questions confined threads answer (`mounts`).
 //! 4. Verbs that make partition tables and file systems call the jobs of `inarch disk`, and have the drive read anew (`make`).
+//! 5. Verbs that change files start an appliance, which stays for the verbs that follow until one only reads (`changes`).
 //!
-//! A session prints nothing. It writes to images only where a verb makes something in them.
+//! A session prints nothing. It writes to an image only when a verb makes or changes something in it.
 
 mod archive;
 mod changes;

@@ -1,3 +1,5 @@
+//! What SRC names, told by its bytes.
+
 use super::*;
 
 fn volume(name: &str) -> FileKind {

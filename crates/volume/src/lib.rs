@@ -21,8 +21,8 @@
 //!   if one look at an inode answers several questions, or to bound what many nodes share: an image may claim that
 //!   every file has the same large attributes or extents, and a walk ends in bounded time only if it counts them.
 //!
-//! A property test in `crates/format/tests/all` compares both users for every reader, and the fuzz target `volume`
-//! asks damaged images for random nodes.
+//! A property test in `crates/format/tests/all` compares both users for every format that Inarch also writes, and
+//! the fuzz target `volume` asks damaged images of these for random nodes.
 //!
 //! ```
 //! use inarch_volume::{Item, Volume, VolumeError};

@@ -1,4 +1,4 @@
-//! A disk image that is mounted for writing.
+//! `mount --rw IMAGE`: starts the appliance that mounts the image for writing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Makes what `debian:SUITE` names in a run's options, and puts the path there instead. Also makes what else of Debian a guest of another
-//! architecture needs.
+//! Builds or fetches what `debian:SUITE` names in the options of a run, and replaces the option by the path. Also fetches the kernel and the firmware
+//! of a guest of another architecture.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

@@ -114,11 +114,8 @@ fn without_early_refusals(wrong: &str) -> String {
 }
 
 /// What keeps the writes of a served directory elsewhere, by the name of the share.
-const UPPER_LAYERS: [(&str, &[&str]); 3] = [
-    ("kept", &["--overlay", "upper-$name"]),
-    ("thrown", &["--ephemeral", "--overlay-dir", "."]),
-    ("memory", &["--ephemeral", "--in-memory", "64M"]),
-];
+const UPPER_LAYERS: [(&str, &[&str]); 2] =
+    [("kept", &["--overlay", "upper-$name"]), ("memory", &["--ephemeral", "--in-memory", "64M"])];
 
 /// In a guest: checks the share that is mounted on `/point-$name`, and the same directory without a share.
 const CHECK: &str = "check() { python3 two_users.py $1 /point-$name absences names nodes permissions directories over \

@@ -1,3 +1,5 @@
+//! What an enclosed program sees and may do.
+
 use std::fs;
 use std::os::fd::AsFd;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! The packages of an operating system, by the databases of its package tools.
+//! Lists the packages that a guest has installed, from the databases of dpkg, apk and pacman; recognises rpm's. Windows' come from its registry
+//! (`jobs/src/guest/windows.rs`).
 
 use inarch_tree::FileType;
 use inarch_volume::{Item, Last, Volume, read_small, resolve};

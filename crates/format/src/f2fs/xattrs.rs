@@ -1,4 +1,4 @@
-//! Extended attributes, in the inode and in a node of their own.
+//! Reads extended attributes, stored inline in the inode and in an xattr node.
 
 use inarch_tree::Xattr;
 use inarch_volume::{Loss, VolumeError};
@@ -53,7 +53,7 @@ impl Nodes {
             match full_name(*index, name_bytes) {
                 Some((name, true)) => match from_ext4(value_bytes) {
                     Some(value) => list.push(Xattr { name: name.into(), value: value.into() }),
-                    None => lost(Loss::damage("has an access list that cannot be understood; it is left out")),
+                    None => lost(Loss::damage("has an invalid ACL; it is left out")),
                 },
                 Some((name, false)) => list.push(Xattr { name: name.into(), value: value_bytes.into() }),
                 None => {}

@@ -1,4 +1,4 @@
-//! The walk over a volume and the questions to it give the same, for random trees in every format that is read: names from any
+//! The walk over a volume and the questions to it give the same, for random trees in every format that is read and written: names from any
 //! place of a listing on, attributes, targets, extended attributes, content, and where its holes are.
 
 use std::fs::File;

@@ -23,7 +23,7 @@ pub struct Published {
     pub files: u64,
     /// How many of their bytes were not in the cache.
     pub bytes: u64,
-    /// Paths that somebody else had published meanwhile, and that stay so.
+    /// How many changes were dropped, because a newer generation has the path and the cache's rules keep its version.
     pub lost: u64,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Change<'a> {
         self.found.is_empty()
     }
 
-    /// Publishes it. `owner` is whose all files are; `pack` has the new bytes.
+    /// Publishes it. `owner`, if given, owns all files; `pack` has the new bytes.
     ///
     /// # Errors
     /// The store cannot be written: then the cache is as it was.

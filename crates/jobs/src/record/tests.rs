@@ -1,3 +1,5 @@
+//! The lines of `mount --record`.
+
 use inarch_tree::Timestamp;
 use inarch_vfs::{Context, MemoryFiles, NodeId};
 

@@ -27,7 +27,7 @@ use inarch_vm::machine::Endpoint;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// The most images that may lie on each other.
+/// The longest chain of backing files, in images.
 const MAX_CHAIN: usize = 32;
 
 /// A disk image or a block device that the guest gets as a disk.
@@ -90,7 +90,7 @@ pub enum AttachError {
         to_read: bool,
     },
     /// Another file has its name.
-    #[error("{}: another file has taken its place meanwhile, and is left alone; try again when it stays", shown(path))]
+    #[error("{}: the file was replaced while it was being opened; the new one is untouched; try again", shown(path))]
     Exchanged {
         /// Its path.
         path: PathBuf,
@@ -145,7 +145,7 @@ pub enum AttachError {
     },
     /// A backing file's format is none that is used here.
     #[error(
-        "{}: it does not say that its backing file is raw or qcow2; 'qemu-img rebase -u -F FORMAT' does",
+        "{}: it does not say that its backing file is raw or qcow2; record it with 'qemu-img rebase -u -b BACKING -F raw|qcow2 IMAGE'",
         shown(path)
     )]
     BackingFormat {

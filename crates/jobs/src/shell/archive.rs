@@ -1,4 +1,4 @@
-//! Directories of a guest as archives.
+//! Writes a directory of the guest as a tar or cpio archive.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What verbs ask about devices.
+//! Lists devices, partitions and volumes, and reads bytes of a device, for the verbs.
 
 use inarch_block::read_backing;
 use inarch_disk::{Above, Disk, Kind, Part, Table, device_name, device_of};

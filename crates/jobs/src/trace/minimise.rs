@@ -1,4 +1,4 @@
-//! Looks for inputs that a command used but does not need: without them it makes the same.
+//! Finds inputs that a command reads but does not need, by bisection, as delta debugging does.
 //!
 //! The files are sorted, so that those of a directory are together. A part of them is taken away, and the command is run: if it makes the
 //! same, the whole part is surplus. Otherwise both halves of the part are tried. Surplus files stay hidden, so that all of them can be
@@ -15,7 +15,7 @@ pub struct Minimised {
     pub files: usize,
     /// The number of runs.
     pub runs: u32,
-    /// Whether each other file was found to be needed. It was not if the runs were too few, or the search was stopped.
+    /// Whether the search finished: every other file is needed. It did not if it was stopped or ran out of runs.
     pub is_whole: bool,
 }
 

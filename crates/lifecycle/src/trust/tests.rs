@@ -1,3 +1,5 @@
+//! Which directories of state are trusted.
+
 use std::fs::{Permissions, create_dir, set_permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 

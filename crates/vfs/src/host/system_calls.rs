@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 
 use super::handle::{FileHandle, MAX_BYTES};
 
-/// The most buffers one `preadv2` takes: `UIO_MAXIOV` of Linux's include/uapi/linux/uio.h.
+/// The most buffers one `preadv` takes: `UIO_MAXIOV` of Linux's include/uapi/linux/uio.h.
 const MAX_BUFFERS: usize = 1024;
 
 /// `struct file_handle` of Linux's include/linux/fs.h with the longest handle there is.
@@ -84,7 +84,7 @@ pub(super) fn own_umask() -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
-/// preadv2(2) into the slices, skipping their first `skip` bytes. Returns the number of bytes read.
+/// preadv(2) into the slices, skipping their first `skip` bytes. Returns the number of bytes read.
 pub(super) fn read(file: BorrowedFd<'_>, out: &[VolatileSlice<'_>], skip: usize, offset: u64) -> Result<usize, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let buffers = buffers(out, skip);

@@ -1,3 +1,5 @@
+//! QEMU's command line.
+
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 

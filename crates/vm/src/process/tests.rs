@@ -1,3 +1,5 @@
+//! How a machine's process ends, and what is said of that.
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;

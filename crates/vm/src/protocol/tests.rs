@@ -1,3 +1,5 @@
+//! Frames between host and agent: each type, hostile ones, and streams that are cut anywhere.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Volumes that are mounted on each other.
+
 use inarch_confine::Parse;
 
 use super::*;

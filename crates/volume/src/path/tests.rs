@@ -1,3 +1,5 @@
+//! Paths in a volume: links resolve inside it, and end.
+
 use std::sync::Arc;
 
 use inarch_block::BackedFiles;

@@ -1,4 +1,4 @@
-//! Chunks: runs of logical addresses, and where on devices they are.
+//! Chunk items: map ranges of logical addresses to stripes on devices.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -10,7 +10,7 @@ pub(crate) const STRIPE: u64 = 64 << 10;
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Chunk {
-    /// Logical bytes.
+    /// Length in bytes of the logical range.
     pub(crate) length: U64,
     owner: U64,
     pub(crate) stripe_length: U64,

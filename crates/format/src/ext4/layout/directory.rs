@@ -1,4 +1,4 @@
-//! Plans directory blocks: linear while the entries fit one block, hashed beyond that.
+//! Plans directory blocks: linear while the entries fit one block, hashed (htree, `dir_index`) beyond that.
 
 use std::ops::Range;
 

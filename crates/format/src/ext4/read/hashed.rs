@@ -1,4 +1,4 @@
-//! Finds a name in a hashed directory through its index (`dx_probe`, `ext4_htree_next_block` in `fs/ext4/namei.c`).
+//! Finds a name in a hashed directory (htree) through its index (`dx_probe`, `ext4_htree_next_block` in `fs/ext4/namei.c`).
 
 use inarch_volume::VolumeError;
 

@@ -1,4 +1,4 @@
-//! Renders directory blocks.
+//! Renders directory blocks, those of hash trees (htree) too.
 
 use inarch_tree::InodeId;
 

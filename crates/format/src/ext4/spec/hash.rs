@@ -1,4 +1,4 @@
-//! The hash of names in hashed directories: half MD4 over signed chars (`fs/ext4/hash.c`).
+//! The hash of names in hashed directories (htree, `dir_index`): half MD4 over signed chars (`fs/ext4/hash.c`).
 
 /// Where a name sorts in a hashed directory: by `major`, then by `minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,3 +1,5 @@
+//! What an appliance's machine has of this machine's files.
+
 use super::*;
 
 fn names(directory: &Path, selection: &Selection) -> Vec<String> {

@@ -1,3 +1,5 @@
+//! What a guest starts: the words, variables, user and directory of the request and of a container image.
+
 use std::sync::mpsc::channel;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! What verbs do with the bytes of files, cut into pieces anywhere.
+
 use super::*;
 use crate::guest::Algorithm;
 

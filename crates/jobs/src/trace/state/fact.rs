@@ -1,4 +1,4 @@
-//! What is at a path: how it is remembered, and whether it is still so.
+//! Records what was at a path (absent, refused, or its attributes and digest), and compares it with what is there now.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;

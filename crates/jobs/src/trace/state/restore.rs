@@ -1,4 +1,4 @@
-//! Makes outputs again that are missing.
+//! Restores missing outputs from the store, without running the command.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
