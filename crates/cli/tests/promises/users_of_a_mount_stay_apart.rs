@@ -113,34 +113,23 @@ fn without_early_refusals(wrong: &str) -> String {
     wrong.lines().filter(|line| !line.is_empty() && !is_too_early(line)).map(|line| format!("{line}\n")).collect()
 }
 
-/// What keeps the writes of a served directory elsewhere, by the name of the share.
-const UPPER_LAYERS: [(&str, &[&str]); 2] =
-    [("kept", &["--overlay", "upper-$name"]), ("memory", &["--ephemeral", "--in-memory", "64M"])];
-
 /// In a guest: checks the share that is mounted on `/point-$name`, and the same directory without a share.
 const CHECK: &str = "check() { python3 two_users.py $1 /point-$name absences names nodes permissions directories over \
-    | sed \"s/^./$name, via=$2: &/\"; echo $name; }";
+    | sed \"s/^./via=$2: &/\"; echo $name; }";
 
-/// A place for a guest's script that is to check shares over these layers.
-fn place_for_layers() -> tempfile::TempDir {
+/// A place for a guest's script that is to check a share of `source`.
+fn place_with_source() -> tempfile::TempDir {
     let dir = scratch();
     fs::copy(PROGRAM, dir.path().join("two_users.py")).unwrap();
-    for (name, _) in UPPER_LAYERS {
-        let source = dir.path().join(name);
-        fs::create_dir(&source).unwrap();
-        fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).unwrap();
-    }
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).unwrap();
     dir
 }
 
-fn options_of(name: &str, layer: &[&str]) -> Vec<String> {
-    layer.iter().map(|word| word.replace("$name", name)).collect()
-}
-
-/// All have been checked, and nothing was wrong.
-fn assert_all_right(output: &Output) {
+/// The layers of these names have been checked, and nothing was wrong.
+fn assert_all_right(output: &Output, names: &str) {
     assert_status(output, 0);
-    let names: String = UPPER_LAYERS.iter().map(|(name, _)| format!("{name}\n")).collect();
     assert_eq!(without_early_refusals(&stdout(output)), names, "{}", stderr(output));
 }
 
@@ -151,34 +140,26 @@ fn over_an_upper_layer_in_a_guest_by_virtiofs() {
             "skipped: over_an_upper_layer_in_a_guest_by_virtiofs: only root makes files for several users"
         );
     }
-    let dir = place_for_layers();
+    let dir = place_with_source();
+    let mut words = vec!["serve", "virtiofs", "source", "--socket", "socket", "--tag", "kept", "--overlay", "upper"];
+    let server = Served::start(dir.path(), &words);
+    words.extend(["--print-qemu-args", "--qemu-memory", "none"]);
+    let device = host(INARCH, &words, dir.path());
+    let mut options: Vec<String> = device.split_whitespace().map(|word| format!("--qemu-arg={word}")).collect();
+    options.push("--user=root".to_owned());
+    // A share that the guest's kernel does not cache makes the changes that the host would make.
+    options.push(format!("--tree={}:/source,rw,via=9p", dir.path().join("source").display()));
     // The machine's memory is shared if one of its own devices needs that.
-    let mut options =
-        vec!["--user=root".to_owned(), format!("--tree={}:/unused,ro,via=virtiofs", dir.path().display())];
-    let mut script = format!("{CHECK}\n");
-    let mut servers = Vec::new();
-    for (name, layer) in UPPER_LAYERS {
-        let socket = format!("{name}.socket");
-        let layer = options_of(name, layer);
-        let mut words = vec!["serve", "virtiofs", name, "--socket", &socket, "--tag", name];
-        words.extend(layer.iter().map(String::as_str));
-        servers.push(Served::start(dir.path(), &words));
-        words.extend(["--print-qemu-args", "--qemu-memory", "none"]);
-        let device = host(INARCH, &words, dir.path());
-        options.extend(device.split_whitespace().map(|word| format!("--qemu-arg={word}")));
-        // A share that the guest's kernel does not cache makes the changes that the host would make.
-        options.push(format!("--tree={}:/source-{name},rw,via=9p", dir.path().join(name).display()));
-        script += &format!(
-            "name={name}; mkdir /point-$name; mount -t virtiofs $name /point-$name && check /source-$name virtiofs\n"
-        );
-    }
+    options.push(format!("--tree={}:/unused,ro,via=virtiofs", dir.path().display()));
+    let script =
+        format!("{CHECK}\nname=kept; mkdir /point-kept; mount -t virtiofs kept /point-kept && check /source virtiofs");
     let words: Vec<&str> = options.iter().map(String::as_str).collect();
-    assert_all_right(&run_script(dir.path(), &words, &script, b""));
-    servers.into_iter().for_each(Served::end);
+    assert_all_right(&run_script(dir.path(), &words, &script, b""), "kept\n");
+    server.end();
 }
 
 /// In a guest: serves a directory of the guest by 9P with these options, mounts it and checks it.
-const SERVED_IN_THE_GUEST: &str = "by_9p() { name=$1; shift; socket=/tmp/$name.socket
+const SERVED_IN_THE_GUEST: &str = "by_9p() { name=$1; shift; socket=/tmp/$name.socket; cp -rp source $name
     ./inarch serve 9p $name --socket $socket \"$@\" 2>/dev/null & server=$!
     until [ -S $socket ]; do sleep 0.1; done
     mkdir /point-$name; mount -t 9p -o trans=unix,version=9p2000.L,cache=mmap $socket /point-$name && check $name 9p
@@ -186,11 +167,10 @@ const SERVED_IN_THE_GUEST: &str = "by_9p() { name=$1; shift; socket=/tmp/$name.s
 
 #[test]
 fn over_an_upper_layer_in_a_guest_by_9p() {
-    let dir = place_for_layers();
+    let dir = place_with_source();
     copy_command(&dir.path().join("inarch"));
-    let mut script = format!("{CHECK}\n{SERVED_IN_THE_GUEST}\n");
-    for (name, layer) in UPPER_LAYERS {
-        script += &format!("by_9p {name} {}\n", options_of(name, layer).join(" "));
-    }
-    assert_all_right(&run_script_in(any_machine(), dir.path(), &["--user=root"], &script, b""));
+    let work = "by_9p kept --overlay upper; by_9p memory --ephemeral --in-memory 64M";
+    let script = format!("{CHECK}\n{SERVED_IN_THE_GUEST}\n{work}");
+    let output = run_script_in(any_machine(), dir.path(), &["--user=root"], &script, b"");
+    assert_all_right(&output, "kept\nmemory\n");
 }

@@ -165,7 +165,7 @@ fn ranges(size: u64, runs: &[(u64, u64)]) -> Vec<DataRange> {
 static CASE: AtomicU32 = AtomicU32::new(0);
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(40), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_trees_come_back(nodes in vec(node(), 0..120), inline_files: bool) {

@@ -73,7 +73,7 @@ fn rendered(map: &BlockMap) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(6), max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_trees(forest in forest(), journal in any::<bool>(), free_bytes in 0..400_000_000u64) {
@@ -96,7 +96,7 @@ proptest! {
 #[test]
 fn names_and_content_of_a_hashed_directory() {
     let mut b = builder();
-    for i in 0..30_000 {
+    for i in 0..10_000 {
         b.add(format!("{i:05}").as_bytes(), &file(i % 5)).unwrap();
     }
     let tree = Arc::new(b.finish().unwrap());

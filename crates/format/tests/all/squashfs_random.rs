@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::forest::{Node, forest, grow};
 use crate::common::mount::Mount;
-use crate::common::{Scratch, builder};
+use crate::common::{Scratch, builder, rounds};
 use crate::squashfs::*;
 use inarch_format::{Algorithm, Compression, ImageOptions};
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ fn check(entries: Vec<(Vec<u8>, Node)>, options: &ImageOptions) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(8), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_trees_come_back(entries in forest(), options in options()) {

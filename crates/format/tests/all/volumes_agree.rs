@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::common::forest::{forest, grow};
-use crate::common::{Scratch, builder};
+use crate::common::{Scratch, builder, rounds};
 use crate::squashfs::Pattern;
 
 const ME: Context<'static> = Context::SERVER;
@@ -204,7 +204,7 @@ fn assert_every_format_agrees(tree: Tree) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(4), ..ProptestConfig::default() })]
     #[test]
     fn random_trees_give_the_same(entries in forest()) {
         let mut b = builder();

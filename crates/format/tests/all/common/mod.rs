@@ -20,6 +20,12 @@ use inarch_format::ext4::{Options, Plan, plan};
 use inarch_format::{Reader, format_by_name, readers};
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
 
+/// How often something random is tried. `scripts/soak` multiplies it by `INARCH_TEST_ROUNDS`.
+pub fn rounds(number: u32) -> u32 {
+    let factor = std::env::var("INARCH_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    number * factor.unwrap_or(1)
+}
+
 /// The reader of that name.
 pub fn reader(name: &str) -> &'static Reader {
     readers().iter().find(|reader| reader.name == name).unwrap()

@@ -79,7 +79,7 @@ mod tests {
         std::fs::write(&other, vec![2; 8192]).unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
         for refused in [settled.shorten(8192, 1024), settled.lengthen(&[], 9000), settled.settled().map(drop)] {
-            assert!(refused.unwrap_err().to_string().contains("another file has taken its place"));
+            assert!(refused.unwrap_err().to_string().contains("the file was replaced"));
         }
         assert_eq!(other.metadata().unwrap().len(), 8192);
         std::fs::rename(dir.path().join("image.old"), &path).unwrap();

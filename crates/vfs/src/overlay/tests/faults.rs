@@ -350,9 +350,26 @@ fn left_behind(scene: &Scene, calls: &Calls) -> usize {
     Listing::whole(&*upper, work, (2, false)).iter().filter(|(name, _)| name != "." && name != "..").count()
 }
 
+/// Every operation but for renames, of which there are many: those that differ by what the overlay does. In memory all are tried, and in a
+/// directory by `scripts/soak`.
+fn of_each_kind() -> Vec<(String, Operation)> {
+    let mut chosen = operations();
+    if std::env::var_os("INARCH_TEST_ROUNDS").is_none() {
+        chosen.retain(|(what, _)| match what.split(' ').collect::<Vec<_>>()[..] {
+            ["rename", from, to, _] => {
+                ["low", "changed", "dir", "merged", "opaque", "link", "up", "up-dir", "merged/b"].contains(&from)
+                    && ["new", "gone", "low", "emptied", "gone-dir", "merged/b", "up-empty", "up", "shared/gone"]
+                        .contains(&to)
+            }
+            _ => true,
+        });
+    }
+    chosen
+}
+
 #[test]
 fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
-    whole_or_not_at_all(operations(), Calls::default(), |calls| starting_state(calls, fast_directory(), &[]));
+    whole_or_not_at_all(of_each_kind(), Calls::default(), |calls| starting_state(calls, fast_directory(), &[]));
 }
 
 #[test]
