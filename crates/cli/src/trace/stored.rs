@@ -68,13 +68,19 @@ pub struct FilesArguments {
 #[command(after_help = "\
 Examples:
   inarch trace why /etc/passwd trace.json
-  inarch trace why ../include/config.h trace.json")]
+  inarch trace why ../include/config.h trace.json
+
+The first processes that used it are named, and the beginnings of their commands; --all names all, and shows whole commands.")]
 pub struct WhyArguments {
     /// The path
     pub path: PathBuf,
 
     /// The trace, as --json wrote it
     pub trace: PathBuf,
+
+    /// Name all processes, with whole commands
+    #[arg(short, long)]
+    pub all: bool,
 }
 
 /// Answers from traces.
@@ -104,7 +110,7 @@ pub fn run(command: StoredCommand) -> anyhow::Result<ExitCode> {
             })?;
             Ok(ExitCode::SUCCESS)
         }
-        StoredCommand::Why(WhyArguments { path, trace }) => why(&path, &StoredTrace::read(&trace)?),
+        StoredCommand::Why(WhyArguments { path, trace, all }) => why(&path, &StoredTrace::read(&trace)?, all),
     }
 }
 
@@ -119,12 +125,12 @@ fn line(difference: &Difference) -> String {
 }
 
 /// The status is 1 if the command did not touch the path.
-fn why(path: &Path, trace: &StoredTrace) -> anyhow::Result<ExitCode> {
+fn why(path: &Path, trace: &StoredTrace, all: bool) -> anyhow::Result<ExitCode> {
     let named = cleaned(&std::env::current_dir().context("there is no current directory; go to another")?.join(path));
     // The trace has what symbolic links led to.
     let leads_to = named.canonicalize().ok().filter(|other| *other != named);
     let lines: Vec<String> =
-        [Some(named.clone()), leads_to].into_iter().flatten().flat_map(|path| uses(&path, trace)).collect();
+        [Some(named.clone()), leads_to].into_iter().flatten().flat_map(|path| uses(&path, trace, all)).collect();
     if !lines.is_empty() {
         answer(lines.concat())?;
         return Ok(ExitCode::SUCCESS);
@@ -140,8 +146,16 @@ fn why(path: &Path, trace: &StoredTrace) -> anyhow::Result<ExitCode> {
 }
 
 /// A line for what a path was used for, and one for what became of it.
-fn uses(path: &Path, trace: &StoredTrace) -> Vec<String> {
-    let by = |processes: &[u32]| processes.iter().map(|number| by_process(*number, trace)).collect::<String>();
+fn uses(path: &Path, trace: &StoredTrace, all: bool) -> Vec<String> {
+    let by = |processes: &[u32]| {
+        let shown = if all { processes.len() } else { MOST_PROCESSES.min(processes.len()) };
+        let mut text: String = processes[..shown].iter().map(|number| by_process(*number, trace, all)).collect();
+        if shown < processes.len() {
+            let more = counted((processes.len() - shown) as u64, "more process", "more processes");
+            text += &format!("  and by {more}; --all names them\n");
+        }
+        text
+    };
     let input = trace.inputs.get(path);
     let input = input.map(|input| format!("{}: {}\n{}", shown(path), used(input), by(&input.processes)));
     let output = trace.outputs.get(path);
@@ -149,35 +163,38 @@ fn uses(path: &Path, trace: &StoredTrace) -> Vec<String> {
     input.into_iter().chain(output).collect()
 }
 
+/// The most processes that are named without `--all`.
+const MOST_PROCESSES: usize = 20;
+
 /// The most parents of a process that are named.
 const MOST_PARENTS: usize = 20;
 
 /// A line for a process, and one for each of those above it.
-fn by_process(number: u32, trace: &StoredTrace) -> String {
-    let mut text = format!("  by {number}{}\n", command_of(number, trace));
+fn by_process(number: u32, trace: &StoredTrace, whole: bool) -> String {
+    let mut text = format!("  by {number}{}\n", command_of(number, trace, whole));
     let mut child = number;
     for _ in 0..MOST_PARENTS {
         let parent = trace.processes.get(&child).and_then(|lives| lives.last()).map_or(0, |life| life.parent);
         if !trace.processes.contains_key(&parent) {
             break;
         }
-        text += &format!("    from {parent}{}\n", command_of(parent, trace));
+        text += &format!("    from {parent}{}\n", command_of(parent, trace, whole));
         child = parent;
     }
     text
 }
 
-/// The longest command that is shown whole, in characters.
+/// The longest command that is shown whole without `--all`, in characters.
 const SHOWN: usize = 100;
 
 /// What a process executed last, of all that had this number.
-fn command_of(number: u32, trace: &StoredTrace) -> String {
+fn command_of(number: u32, trace: &StoredTrace, whole: bool) -> String {
     let lives = trace.processes.get(&number).map_or(&[][..], |lives| lives);
     let one = |life: &StoredProcess| {
         let words = life.commands.last().map_or(&[][..], |words| words);
         let words: Vec<String> = words.iter().map(|word| shown(Path::new(word))).collect();
         let mut text = words.join(" ");
-        if let Some((at, _)) = text.char_indices().nth(SHOWN) {
+        if let Some((at, _)) = text.char_indices().nth(SHOWN).filter(|_| !whole) {
             text.truncate(at);
             text += "...";
         }

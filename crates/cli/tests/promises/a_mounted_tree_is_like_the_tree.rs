@@ -12,7 +12,7 @@ use crate::support::{INARCH, LONG, assert_one_line, host, inarch, scratch, withi
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/sub/deep")).unwrap();
-    for number in 0..300usize {
+    for number in 0..60usize {
         fs::write(dir.join(format!("tree/sub/{number}")), vec![number as u8; number * 997]).unwrap();
     }
     fs::hard_link(dir.join("tree/sub/7"), dir.join("tree/link")).unwrap();
@@ -50,6 +50,7 @@ fn every_source_is_seen_as_it_is() {
     for (via, (source, options)) in WAYS.iter().flat_map(|via| sources.map(|source| (via, source))) {
         let mut server = Server::start(dir.path(), source, &[options, &["--via", via]].concat());
         let found = manifest(dir.path(), "point");
+        let lines = found.lines().count();
         // What an image adds.
         let found: String =
             found.lines().filter(|line| !line.contains("lost+found")).map(|line| format!("{line}\n")).collect();
@@ -60,7 +61,7 @@ fn every_source_is_seen_as_it_is() {
             host("sh", &["-c", full], dir.path());
         }
         // Twice, for what the kernel has kept by then.
-        assert_eq!(manifest(dir.path(), "point").lines().count(), manifest(dir.path(), "point").lines().count());
+        assert_eq!(manifest(dir.path(), "point").lines().count(), lines);
         if !options.contains(&"--ephemeral") {
             assert!(fs::write(dir.path().join("point/new"), "").is_err());
         }
@@ -280,17 +281,6 @@ fn may_pass_through() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(6), Some(9))
-}
-
-#[test]
-fn it_is_gone_when_its_server_is_killed() {
-    for via in WAYS {
-        let dir = scratch();
-        tree(dir.path());
-        let mut server = Server::start(dir.path(), "tree", &["--via", via]);
-        server.end("-KILL");
-        assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
-    }
 }
 
 /// Names of a process's threads.

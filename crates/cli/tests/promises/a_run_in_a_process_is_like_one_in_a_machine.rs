@@ -42,16 +42,9 @@ fn streams_place_person_and_status_are_the_commands_own() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(lines[5].parse::<u64>().is_ok_and(|t| t.abs_diff(now) < 60), "the guest's clock says {}", lines[5]);
     assert!(!dir.path().join("written").exists(), "the host tree was written");
-    for (words, status) in [
-        (&["sh", "-c", "kill -9 $$"][..], 137),
-        (&["no-such-command"], 127),
-        (&["/etc/passwd"], 126),
-        (&["--timeout", "2s", "sleep", "1000"], 124),
-        // Its kernel's modules are where modprobe(8) looks.
-        (&["-u", "root", "modprobe", "loop"], 0),
-    ] {
-        assert_status(&run(dir.path(), words), status);
-    }
+    assert_status(&run(dir.path(), &["sh", "-c", "kill -9 $$"]), 137);
+    // Its kernel's modules are where modprobe(8) looks.
+    assert_status(&run(dir.path(), &["-u", "root", "modprobe", "loop"]), 0);
     // A terminal, of the command's own.
     let output = run(dir.path(), &["-t", "sh", "-c", "tty; stty size"]);
     assert!(stdout(&output).starts_with("/dev/pts/"), "{}{}", stdout(&output), stderr(&output));

@@ -12,7 +12,7 @@ use crate::support::{
 #[test]
 fn streams_stay_apart_and_byte_exact() {
     let dir = scratch();
-    let every_byte: Vec<u8> = (0..=255).cycle().take(3_000_000).map(|b: u32| b as u8).collect();
+    let every_byte: Vec<u8> = (0..=255).cycle().take(20_000_000).map(|b: u32| b as u8).collect();
     let output = run_script(dir.path(), &[], "cat; echo on the other >&2; exit 7", &every_byte);
     assert_status(&output, 7);
     assert!(output.stdout == every_byte, "standard input did not come back byte for byte");

@@ -57,11 +57,19 @@ fn status_and_streams_are_the_commands() {
         assert_eq!(output.status.signal(), Some(signal), "{}", stderr(&output));
     }
     fs::write(dir.path().join("plain"), "text").unwrap();
-    for (program, status) in [("./none", 127), ("no-such-program", 127), ("./plain", 126)] {
+    fs::write(dir.path().join("script"), "#! /no/interpreter -x\n").unwrap();
+    host("chmod", &["755", "script"], dir.path());
+    for (program, status, reason) in [
+        ("./none", 127, "./none: command not found"),
+        ("no-such-program", 127, "no-such-program: command not found"),
+        ("./plain", 126, "./plain: Permission denied"),
+        ("./script", 127, "./script: its interpreter /no/interpreter is missing"),
+    ] {
         let output =
             Command::new(INARCH).args(["trace", "-q", "--", program]).current_dir(dir.path()).output().unwrap();
         assert_status(&output, status);
-        assert!(stderr(&output).starts_with("inarch: ") && stderr(&output).lines().count() == 1, "{}", stderr(&output));
+        let told = stderr(&output);
+        assert!(told.starts_with(&format!("inarch: {reason}")) && told.lines().count() == 1, "{told}");
     }
     let mut child = trace(dir.path(), &[], "cat; printf '\\377\\0'; echo aside >&2")
         .stdin(Stdio::piped())

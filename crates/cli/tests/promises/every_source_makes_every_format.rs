@@ -87,6 +87,9 @@ const FROM: [(&str, &[Limit]); 13] = [
     ("t.squashfs", &[whole_seconds, unsigned_seconds, no_access_lists]),
 ];
 
+/// t.tar in other clothes: each makes one of the formats.
+const PACKED: [&str; 5] = ["t.tar.gz", "t.tar.xz", "t.tar.zst", "-", "<(zstd -dc t.tar.zst)"];
+
 const GNU_TAR: &[Limit] = &[no_sockets, no_linked_devices];
 
 /// A format with its options, what it cannot hold, and those who look at an image of it.
@@ -265,6 +268,9 @@ fn hash(file: &Path) -> u64 {
 fn one_to_one(dir: &Path, work: &Path, expected: &Listing, judged: &Judged, from: usize, to: usize) {
     let ((source, source_limits), (format, options, format_limits, judges)) = (FROM[from], TO[to]);
     let what = format!("{source} as {format} {options:?}");
+    if PACKED.contains(&source) && to != from % TO.len() {
+        return;
+    }
     // Where the source's tool does not keep the root's attributes, the image has others.
     let root: &[Limit] = if source_limits.contains(&(no_root as Limit)) { &[no_root] } else { &[] };
     // In memory: an unmount waits until the image is on its disk.

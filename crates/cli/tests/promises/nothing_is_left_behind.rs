@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{INARCH, LONG, assert_status, inarch, scratch, script_program, stderr, within};
+use crate::support::{INARCH, LONG, assert_status, scratch, script_program, stderr, within};
 
 /// Starts a run that sleeps, in a working directory and a temporary directory of its own.
 fn sleeping_run(dir: &Path) -> Child {
@@ -162,7 +162,9 @@ fn after_kill_9_of_a_server() {
 #[test]
 fn after_a_failure() {
     let dir = scratch();
-    let output = inarch(["run", "--quiet", "--accel=tcg", "--kernel", "/bin/true", "--", "true"]);
+    let mut run = Command::new(INARCH);
+    run.args(["run", "--quiet", "--accel=tcg", "--overlay-dir", ".", "--kernel", "/bin/true", "--", "true"]);
+    let output = run.current_dir(dir.path()).env("TMPDIR", dir.path()).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
 }

@@ -1,5 +1,5 @@
-//! Promise: two of Debian's C projects are built and tested in the guest, with the right status for a pass and,
-//! continued in the kept run, for a failure; and the host's files are unchanged.
+//! Promise: one of Debian's C projects (two where `INARCH_ALL_PROGRAMS` is set, as in scripts/soak) is built and tested in the guest, with
+//! the right status for a pass and, continued in the kept run, for a failure; and the host's files are unchanged.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +37,13 @@ fn passes_and_fails(project: &Path, build: &str, test: &str, passed: &str, mista
 }
 
 #[test]
+fn in_a_guest() {
+    zlib();
+    if std::env::var_os("INARCH_ALL_PROGRAMS").is_some() {
+        mawk();
+    }
+}
+
 fn zlib() {
     let dir = scratch();
     passes_and_fails(
@@ -49,7 +56,6 @@ fn zlib() {
     );
 }
 
-#[test]
 fn mawk() {
     let dir = scratch();
     passes_and_fails(

@@ -2,7 +2,7 @@
 //! used and changed.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -63,6 +63,27 @@ fn with_parents_commands_and_ends() {
         .map(|(process, command)| format!("{}: {command}\n", process["process"]));
     let expected = format!("  by {}    from {}    from {}: sh -c {script}\n", chain[0], chain[1], first["process"]);
     assert!(stdout(&why).ends_with(&expected), "{}\n{expected}", stdout(&why));
+}
+
+#[test]
+fn of_many_processes_the_first_ones_are_named() {
+    let dir = scratch();
+    fs::write(dir.path().join("c"), "text\n").unwrap();
+    let inarch = |arguments: &[&str]| {
+        let mut command = Command::new(INARCH);
+        command.arg("trace").args(arguments).current_dir(dir.path()).env("PATH", programs()).output().unwrap()
+    };
+    let script = format!("for i in $(seq 25); do cat c {} > /dev/null; done", "./././c ".repeat(20));
+    assert_status(&inarch(&["--by-process", "--json", "t.json", "--", "sh", "-c", &script]), 0);
+    let named = |why: &Output| stdout(why).lines().filter(|line| line.contains(": cat c ")).count();
+    let few = inarch(&["why", "c", "t.json"]);
+    assert_status(&few, 0);
+    assert_eq!(named(&few), 20, "{}", stdout(&few));
+    assert!(stdout(&few).ends_with("  and by 5 more processes; --all names them\n"), "{}", stdout(&few));
+    assert!(stdout(&few).lines().all(|line| line.len() < 130), "{}", stdout(&few));
+    let all = inarch(&["why", "--all", "c", "t.json"]);
+    assert_eq!(named(&all), 25, "{}", stdout(&all));
+    assert!(!stdout(&all).contains("more processes") && !stdout(&all).contains("..."), "{}", stdout(&all));
 }
 
 #[test]

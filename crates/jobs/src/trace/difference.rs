@@ -7,6 +7,7 @@ use inarch_kept::Bytes;
 use serde::Serialize;
 
 use super::stored::{StoredInput, StoredOutput, StoredTrace};
+use super::touched::Change;
 
 /// What differs between two traces at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,11 +28,27 @@ fn as_bytes<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
     Bytes::path(path).serialize(serializer)
 }
 
-/// What differs between `a` and `b`: inputs and then outputs, by path.
+/// What differs between `a` and `b`: inputs and then outputs, by path. A file that one command made and removed, and the other never
+/// touched, is left out: such files have other names in each run.
 pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
     let mut found = compare("input", &a.inputs, &b.inputs, |input| input.uses.clone(), of_inputs);
     found.extend(compare("output", &a.outputs, &b.outputs, |output| vec![output.change.clone()], of_outputs));
+    found.retain(|difference| match difference.only {
+        Some('a') => !is_temporary(a, &difference.path) || is_known(b, &difference.path),
+        Some(_) => !is_temporary(b, &difference.path) || is_known(a, &difference.path),
+        None => true,
+    });
     found
+}
+
+/// Whether the command made what is there, and it is gone again.
+fn is_temporary(trace: &StoredTrace, path: &Path) -> bool {
+    trace.outputs.get(path).is_some_and(|output| output.change == Change::Temporary.name())
+        && trace.inputs.get(path).is_none_or(|input| !input.was_there())
+}
+
+fn is_known(trace: &StoredTrace, path: &Path) -> bool {
+    trace.inputs.contains_key(path) || trace.outputs.contains_key(path)
 }
 
 fn compare<T>(
@@ -171,5 +188,23 @@ mod tests {
         ];
         assert_eq!(differences(&a, &b), expected);
         assert_eq!(differences(&a, &a), []);
+    }
+
+    #[test]
+    fn temporary_files_of_one_run_are_left_out() {
+        let (mut a, mut b) = (StoredTrace::default(), StoredTrace::default());
+        let temporary = || StoredOutput { change: "temporary".to_owned(), ..StoredOutput::default() };
+        let absent = || StoredInput { uses: vec!["absent".to_owned()], ..StoredInput::default() };
+        // Looked for before it is made, as with a name at random; there before and removed; looked for by the other one.
+        for path in ["/tmp/1", "/was-there", "/looked-for"] {
+            a.inputs.insert(path.into(), absent());
+            a.outputs.insert(path.into(), temporary());
+        }
+        a.inputs.insert("/was-there".into(), file(libc::S_IFREG, 1, None));
+        b.inputs.insert("/looked-for".into(), absent());
+        b.outputs.insert("/tmp/2".into(), temporary());
+        let found = differences(&a, &b);
+        let told: Vec<_> = found.iter().map(|found| (found.path.to_str().unwrap(), found.what)).collect();
+        assert_eq!(told, [("/was-there", "input"), ("/looked-for", "output"), ("/was-there", "output")]);
     }
 }

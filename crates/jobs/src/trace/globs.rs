@@ -75,6 +75,10 @@ impl Ignored {
         let (mut names, mut paths) = (Vec::new(), Vec::new());
         for pattern in globs {
             let trimmed = pattern.trim_end_matches('/');
+            if trimmed.is_empty() {
+                let reason = if pattern.is_empty() { "it is empty" } else { "it would leave out everything" };
+                return Err(GlobError { pattern: pattern.clone(), reason: reason.to_owned() });
+            }
             if trimmed.contains('/') {
                 paths.push(glob(&absolute(trimmed, base))?);
             } else {
@@ -246,6 +250,8 @@ mod tests {
         assert!(!is(&[], "/"));
         let error = ignored(&["[a"]).unwrap_err().to_string();
         assert!(error.contains("\"[a\"") && error.contains("unclosed"), "{error}");
+        assert!(ignored(&[""]).unwrap_err().to_string().contains("it is empty"));
+        assert!(ignored(&["/"]).unwrap_err().to_string().contains("everything"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use inarch_lifecycle::shown;
 use inarch_mount::{
     Refusal, attach_tree, clone_tree, replace_root, restrict, restrict_beneath, unshare_mounts, unshare_mounts_as_user,
 };
@@ -95,8 +96,28 @@ fn execute(stream: &UnixStream, point: &OsStr, outside: &[OsString], command: &[
         return failure;
     }
     let error = Command::new(program).args(arguments).exec();
-    let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    Failure { status, reason: format!("{}: {error}", program.display()) }
+    let name = program.display();
+    if error.kind() != io::ErrorKind::NotFound {
+        return Failure { status: NOT_EXECUTABLE, reason: format!("{name}: {error}") };
+    }
+    // The kernel says the same of a script whose interpreter is missing, and of a program whose loader is.
+    let is_there = program.as_bytes().contains(&b'/') && Path::new(program).exists();
+    let reason = match interpreter(Path::new(program)).filter(|_| is_there) {
+        Some(interpreter) => format!("{name}: its interpreter {} is missing", shown(&interpreter)),
+        None if is_there => format!("{name}: its interpreter (loader) is missing"),
+        None => format!("{name}: command not found"),
+    };
+    Failure { status: NOT_FOUND, reason }
+}
+
+/// What the first line of a script names, as `load_script` of Linux's fs/binfmt_script.c reads it.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    // `BINPRM_BUF_SIZE`: the kernel looks no further.
+    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let name = line.split(|byte| matches!(byte, b' ' | b'\t' | 0)).find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
 /// Gives this process the view.
