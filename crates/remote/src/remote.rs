@@ -3,7 +3,7 @@
 //! A request is a future, which the thread's runtime completes ([`worker`](crate::worker)).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,8 +78,6 @@ pub struct Remote {
     /// Failures in a row.
     failures: AtomicU32,
     down_until: Mutex<Option<Instant>>,
-    received: AtomicU64,
-    requests: AtomicU64,
 }
 
 impl std::fmt::Debug for Remote {
@@ -109,8 +107,6 @@ impl Remote {
             store: Arc::default(),
             failures: AtomicU32::new(0),
             down_until: Mutex::new(None),
-            received: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
         })
     }
 
@@ -119,18 +115,13 @@ impl Remote {
         &self.location
     }
 
-    /// Bytes of objects that have come, and how many requests were made.
-    pub fn traffic(&self) -> (u64, u64) {
-        (self.received.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
-    }
-
     /// A whole object of at most `most` bytes.
     ///
     /// # Errors
     /// [`RemoteError::Missing`]: it is not there. Others: it cannot be had, or is longer.
     pub fn get(&self, key: &str, most: u64) -> Result<Found, RemoteError> {
         let key = checked(key)?;
-        let found = match &self.location.store {
+        match &self.location.store {
             Store::Directory(root) => {
                 let root = root.clone();
                 self.wait_for_file(most, move || directory::get(&root, &key, most))
@@ -139,9 +130,7 @@ impl Remote {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(most, async move { objects::get(&client.get().await?, &path, most).await })
             }
-        }?;
-        self.received.fetch_add(found.bytes.len() as u64, Ordering::Relaxed);
-        Ok(found)
+        }
     }
 
     /// A range of an object: all of it, or an error.
@@ -151,7 +140,7 @@ impl Remote {
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
         let key = checked(key)?;
         let count = range.end.saturating_sub(range.start);
-        let bytes = match &self.location.store {
+        match &self.location.store {
             Store::Directory(root) => {
                 let root = root.clone();
                 self.wait_for_file(count, move || directory::get_range(&root, &key, range))
@@ -160,9 +149,7 @@ impl Remote {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(count, async move { objects::get_range(&client.get().await?, &path, range).await })
             }
-        }?;
-        self.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(bytes)
+        }
     }
 
     /// The number of an object's bytes; `None` if it is not there.
@@ -293,7 +280,6 @@ impl Remote {
         if locked().is_some_and(|until| Instant::now() < until) {
             return Err(RemoteError::Down);
         }
-        self.requests.fetch_add(1, Ordering::Relaxed);
         let limit = self.limits.request + Duration::from_secs(bytes.min(1 << 40) >> 16);
         let result = self.worker.wait(limit, request).unwrap_or_else(|gone| {
             Err(match gone {

@@ -11,9 +11,6 @@ use serde_json::{Value, json};
 
 use crate::machine::{CommandLine, Endpoint};
 
-/// The longest serial number of a virtio-blk disk, in bytes (`VIRTIO_BLK_ID_BYTES`).
-pub const LONGEST_SERIAL: usize = 20;
-
 /// How a disk lies in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
@@ -49,7 +46,7 @@ pub struct ImageFile {
 /// A disk of a machine.
 #[derive(Debug)]
 pub struct ImageDisk {
-    /// Its serial number, by which the guest finds it, and its name within QEMU: at most [`LONGEST_SERIAL`] letters,
+    /// Its serial number, by which the guest finds it, and its name within QEMU: at most 20 (`VIRTIO_BLK_ID_BYTES`) letters,
     /// digits and `-`.
     pub serial: String,
     /// The image, and the images below it, each one the backing file of that before.

@@ -18,7 +18,7 @@ fn prepare(dir: &Path) {
         "sh",
         &[
             "-ec",
-            "mkdir -p root/etc; echo old > root/etc/shadow; echo 'LABEL=root / ext4 x 0 0' > root/etc/fstab
+            "mkdir -p root/etc; echo old > root/etc/shadow; chmod 640 root/etc/shadow; echo 'LABEL=root / ext4 x 0 0' > root/etc/fstab
             truncate -s 100M root/etc/huge; truncate -s 64M root/etc/large
             mke2fs -q -t ext4 -L root -d root guest.img 64M; sha256sum guest.img > sums",
         ],
@@ -118,6 +118,8 @@ fn an_interrupt_is_the_editors_and_what_it_leaves_is_written() {
     assert_status(&child.wait_with_output().unwrap(), 0);
     assert!(is_gone(&copy));
     assert_eq!(host("debugfs", &["-R", "cat /etc/shadow", "guest.img"], dir), "new\n");
+    let told = host("debugfs", &["-R", "stat /etc/shadow", "guest.img"], dir);
+    assert!(told.contains("Mode:  0640"), "{told}");
     host("e2fsck", &["-fn", "guest.img"], dir);
     // Of those that fail nothing is written.
     host("sh", &["-c", "sha256sum guest.img > sums"], dir);

@@ -89,15 +89,6 @@ fn open_in_parts(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
 fn open_beneath(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, or in a sandbox without openat2: one component at a time.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            let mut at: Option<OwnedFd> = None;
-            for name in path.split(|byte| *byte == b'/') {
-                let from = at.as_ref().map_or(from, |fd| fd.as_fd());
-                at = Some(rustix::fs::openat(from, name, flags, Mode::empty())?);
-            }
-            at.ok_or(Errno::NOENT)
-        }
         // Something was renamed while the kernel resolved the path.
         Err(Errno::AGAIN) => rustix::fs::openat2(from, path, flags, Mode::empty(), resolve),
         result => result,
