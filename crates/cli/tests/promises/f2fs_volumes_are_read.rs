@@ -24,7 +24,7 @@ const MAKE: &str = "set -e
         mkdir -p dir/below many; seq 400000 > numbers; printf small > small; : > empty; ln numbers dir/again; ln -s ../numbers dir/link
         ln -s $(printf 'x%.0s' $(seq 3000)) dir/long; truncate -s 30M sparse; printf end >> sparse; printf start | dd of=sparse conv=notrunc status=none
         mknod null c 1 3; mknod big b 300 70000; mkfifo fifo; chmod 4711 small; chown 1234:70000 empty dir
-        for i in $(seq 3000); do echo $i > many/\"a name of some length $i\"; done; rm many/*7; mv many/*11 dir/below
+        for i in $(seq 1200); do echo $i > many/\"a name of some length $i\"; done; rm many/*7; mv many/*11 dir/below
         setfattr -n user.note -v text numbers; setfattr -n user.large -v $(printf 'y%.0s' $(seq 3000)) small
         setfattr -n trusted.own -v x dir; setfacl -m u:1234:r numbers; setfacl -d -m g:55:rwx dir
         touch -h -d @1700000000.123456789 numbers dir/link; dd if=/dev/urandom of=noise bs=7000 count=500 status=none

@@ -198,7 +198,7 @@ fn what_qemu_says_of_kvm_is_not_shown() {
     );
     let run = || {
         let output = Command::new(INARCH)
-            .args(["run", "echo", "works"])
+            .args(["run", "--cpus=1", "echo", "works"])
             .current_dir("/usr")
             .envs([("XDG_CACHE_HOME", dir.path()), ("INARCH_QEMU", &qemu)])
             .stdin(Stdio::null())

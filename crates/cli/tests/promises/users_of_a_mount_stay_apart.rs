@@ -113,9 +113,9 @@ fn without_early_refusals(wrong: &str) -> String {
     wrong.lines().filter(|line| !line.is_empty() && !is_too_early(line)).map(|line| format!("{line}\n")).collect()
 }
 
-/// In a guest: checks the share that is mounted on `/point-$name`, and the same directory without a share.
-const CHECK: &str = "check() { python3 two_users.py $1 /point-$name absences names nodes permissions directories over \
-    | sed \"s/^./via=$2: &/\"; echo $name; }";
+/// In a guest: checks `$PARTS` in the share that is mounted on `/point-$name`, and in the same directory without a share.
+const CHECK: &str =
+    "check() { python3 two_users.py $1 /point-$name $PARTS over | sed \"s/^./via=$2: &/\"; echo $name; }";
 
 /// A place for a guest's script that is to check a share of `source`.
 fn place_with_source() -> tempfile::TempDir {
@@ -151,8 +151,9 @@ fn over_an_upper_layer_in_a_guest_by_virtiofs() {
     options.push(format!("--tree={}:/source,rw,via=9p", dir.path().join("source").display()));
     // The machine's memory is shared if one of its own devices needs that.
     options.push(format!("--tree={}:/unused,ro,via=virtiofs", dir.path().display()));
-    let script =
-        format!("{CHECK}\nname=kept; mkdir /point-kept; mount -t virtiofs kept /point-kept && check /source virtiofs");
+    let script = format!(
+        "{CHECK}\nPARTS='absences names nodes' name=kept; mkdir /point-kept; mount -t virtiofs kept /point-kept && check /source virtiofs"
+    );
     let words: Vec<&str> = options.iter().map(String::as_str).collect();
     assert_all_right(&run_script(dir.path(), &words, &script, b""), "kept\n");
     server.end();
@@ -169,7 +170,8 @@ const SERVED_IN_THE_GUEST: &str = "by_9p() { name=$1; shift; socket=/tmp/$name.s
 fn over_an_upper_layer_in_a_guest_by_9p() {
     let dir = place_with_source();
     copy_command(&dir.path().join("inarch"));
-    let work = "by_9p kept --overlay upper; by_9p memory --ephemeral --in-memory 64M";
+    let work = "PARTS='absences names nodes permissions directories'; by_9p kept --overlay upper
+        PARTS='absences names nodes'; by_9p memory --ephemeral --in-memory 64M";
     let script = format!("{CHECK}\n{SERVED_IN_THE_GUEST}\n{work}");
     let output = run_script_in(any_machine(), dir.path(), &["--user=root"], &script, b"");
     assert_all_right(&output, "kept\nmemory\n");
