@@ -58,10 +58,11 @@ fn status_and_streams_are_the_commands() {
     }
     fs::write(dir.path().join("plain"), "text").unwrap();
     fs::write(dir.path().join("script"), "#! /no/interpreter -x\n").unwrap();
-    host("chmod", &["755", "script"], dir.path());
+    host("sh", &["-c", "chmod 755 script; mkfifo fifo"], dir.path());
     for (program, status, reason) in [
         ("./none", 127, "./none: command not found"),
         ("no-such-program", 127, "no-such-program: command not found"),
+        ("fifo", 127, "fifo: command not found"),
         ("./plain", 126, "./plain: Permission denied"),
         ("./script", 127, "./script: its interpreter /no/interpreter is missing"),
     ] {

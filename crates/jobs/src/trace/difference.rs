@@ -33,10 +33,13 @@ fn as_bytes<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
 pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
     let mut found = compare("input", &a.inputs, &b.inputs, |input| input.uses.clone(), of_inputs);
     found.extend(compare("output", &a.outputs, &b.outputs, |output| vec![output.change.clone()], of_outputs));
-    found.retain(|difference| match difference.only {
-        Some('a') => !is_temporary(a, &difference.path) || is_known(b, &difference.path),
-        Some(_) => !is_temporary(b, &difference.path) || is_known(a, &difference.path),
-        None => true,
+    found.retain(|difference| {
+        let (own, other) = match difference.only {
+            Some('a') => (a, b),
+            Some(_) => (b, a),
+            None => return true,
+        };
+        !is_temporary(own, &difference.path) || is_known(other, &difference.path)
     });
     found
 }

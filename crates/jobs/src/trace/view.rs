@@ -101,10 +101,11 @@ fn execute(stream: &UnixStream, point: &OsStr, outside: &[OsString], command: &[
         return Failure { status: NOT_EXECUTABLE, reason: format!("{name}: {error}") };
     }
     // The kernel says the same of a script whose interpreter is missing, and of a program whose loader is.
-    let is_there = program.as_bytes().contains(&b'/') && Path::new(program).exists();
-    let reason = match interpreter(Path::new(program)).filter(|_| is_there) {
-        Some(interpreter) => format!("{name}: its interpreter {} is missing", shown(&interpreter)),
-        None if is_there => format!("{name}: its interpreter (loader) is missing"),
+    // To open a fifo would wait.
+    let is_there = program.as_bytes().contains(&b'/') && Path::new(program).is_file();
+    let reason = match is_there.then(|| interpreter(Path::new(program))) {
+        Some(Some(interpreter)) => format!("{name}: its interpreter {} is missing", shown(&interpreter)),
+        Some(None) => format!("{name}: its interpreter (loader) is missing"),
         None => format!("{name}: command not found"),
     };
     Failure { status: NOT_FOUND, reason }

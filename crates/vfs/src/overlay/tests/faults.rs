@@ -350,8 +350,8 @@ fn left_behind(scene: &Scene, calls: &Calls) -> usize {
     Listing::whole(&*upper, work, (2, false)).iter().filter(|(name, _)| name != "." && name != "..").count()
 }
 
-/// Every operation but for renames, of which there are many: those that differ by what the overlay does. In memory all are tried, and in a
-/// directory by `scripts/soak`.
+/// All operations, with only as many renames as reach each case of the overlay. `scripts/soak` tries all renames in a directory, too; in memory
+/// `make test` does.
 fn of_each_kind() -> Vec<(String, Operation)> {
     let mut chosen = operations();
     if std::env::var_os("INARCH_TEST_ROUNDS").is_none() {
