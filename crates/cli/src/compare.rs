@@ -18,8 +18,8 @@ use crate::output::{answer, complain};
 use crate::run::{RunArguments, request_of};
 
 /// Options of `inarch run` that are for a single run.
-const SINGLE: [&str; 10] =
-    ["keep", "trace", "by_process", "report", "stats", "timings", "dry_run", "tty", "interactive", "verbose"];
+const SINGLE: [&str; 11] =
+    ["keep", "trace", "by_process", "report", "stats", "profile", "timings", "dry_run", "tty", "interactive", "verbose"];
 
 /// Options of `inarch run` that only guests heed.
 const OF_GUESTS: [&str; 19] = [
@@ -174,6 +174,7 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
         (run.trace.is_some(), "--trace"),
         (run.report.is_some(), "--report"),
         (run.stats, "--stats"),
+        (run.profile.is_given(), "--profile"),
         (run.timings.is_some(), "--timings"),
         (run.dry_run, "--dry-run"),
         (run.tty, "--tty"),

@@ -28,6 +28,7 @@ mod man_pages;
 mod mount;
 mod output;
 mod plan;
+mod profile;
 mod publish;
 mod pulls;
 mod push;

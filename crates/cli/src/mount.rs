@@ -26,7 +26,7 @@ use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
 use crate::signals::EndingSignals;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
-use crate::stats::{self, StatsArgument};
+use crate::stats::StatsArguments;
 use crate::upper::UpperArguments;
 use background::{Child, start};
 
@@ -99,7 +99,7 @@ pub struct MountArguments {
 
     /// How long requests take.
     #[command(flatten)]
-    pub stats: StatsArgument,
+    pub stats: StatsArguments,
 
     /// Show what can be read of a damaged archive or image, and report what cannot
     #[arg(long)]
@@ -338,6 +338,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
             (matches!(via, ViaArgument::Kernel), "--via kernel"),
             (record.is_some(), "--record"),
             (measuring.stats, "--stats"),
+            (measuring.profile.is_given(), "--profile"),
             (salvage, "--salvage"),
             (owners != OwnerArguments::default(), "--owner"),
             (matches!(io_uring, RingsArgument::On), "--io-uring on"),
@@ -379,9 +380,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     // What is wrong with the request was said before a machine is started for it.
     let remote = image.map(|image| image.server(timings, isolate)).transpose()?;
     let request = MountRequest { remote, ..request };
-    let ended = until_unmounted(request, quiet, child);
-    stats::tell(measures.as_deref());
-    ended?;
+    measuring.around(measures.as_deref(), || until_unmounted(request, quiet, child))?;
     Ok(ExitCode::SUCCESS)
 }
 

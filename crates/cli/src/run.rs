@@ -32,9 +32,11 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let report_file = arguments.report.take();
     let trace_file = arguments.trace.take();
     let (stats, wanted) = (arguments.stats, arguments.timings.take());
+    let profile = std::mem::take(&mut arguments.profile);
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
     let level = if arguments.by_process { RecordLevel::Process } else { RecordLevel::Command };
     let trace = trace_file.is_some().then_some(level);
+    arguments.stats |= profile.is_given();
     let request = RunRequest { keep, trace, ..request_of(arguments, &[])? };
     if dry_run {
         let events = Events::new(move |event| telling.tell(event));
@@ -45,6 +47,7 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     // What cannot be written is known before the guest starts.
     let trace_file = trace_file.as_deref().map(WholeFile::create).transpose()?;
     timings::check(&wanted)?;
+    let profile = profile.begin()?;
     if request.timeout.is_some() {
         wait_for_no_reader();
     }
@@ -61,11 +64,13 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
         statistics::tell(&report);
     }
     let drawn = timings::tell(&wanted, &report.steps());
+    let profiled = profile.map_or(Ok(()), |profile| profile.end(statistics::of_trees(&report)));
     let status = report.status();
     report.result?;
     written?;
     traced?;
     drawn?;
+    profiled?;
     Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
 }
 

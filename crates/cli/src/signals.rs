@@ -38,9 +38,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals to pass on, except those that this process ignores.
+    /// Catches the signals to pass on, except those that this process ignores. With `--profile`, SIGPROF is this process's own.
     pub fn watch() -> io::Result<Box<dyn SignalSource>> {
-        let wanted = not_ignored(&PASSED_ON);
+        let mut wanted = not_ignored(&PASSED_ON);
+        wanted.retain(|signal| *signal != SIGPROF || signal_set("SigCgt:") & (1 << (SIGPROF - 1)) == 0);
         let nobody_listens = default_handlers(&wanted)?;
         let (read, write) = UnixStream::pair()?;
         let readable = read.try_clone()?;
@@ -211,8 +212,13 @@ impl NotedSignals {
 
 /// Those of `signals` that this process does not ignore. Under nohup(1) or in a shell's background it ignores some, which stay ignored.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let ignored = signal_set("SigIgn:");
     signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
+}
+
+/// A set of this process's signals, by its name in `/proc/self/status` (proc(5)): signal N is bit N-1.
+fn signal_set(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -8,6 +8,7 @@ use inarch_jobs::serve::DiskReport;
 use inarch_jobs::share::{FileReport, Measures, OperationReport, reports};
 
 use crate::columns::columns;
+use crate::profile::ProfileArgument;
 use crate::say::{self, say};
 use crate::size;
 
@@ -17,28 +18,41 @@ const NAMED: usize = 8;
 /// Files that are named, if their requests took as many seconds.
 const FILES: (usize, f64) = (5, 0.001);
 
-/// The option of servers of live trees, and of mounts.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct StatsArgument {
+/// The options of servers of live trees, and of mounts.
+#[derive(Args, Clone, Debug)]
+pub struct StatsArguments {
     /// At the end, print how many requests of each kind there were, and how long they took
     #[arg(long)]
     pub stats: bool,
+
+    #[command(flatten)]
+    pub profile: ProfileArgument,
 }
 
-impl StatsArgument {
-    /// What measures them, if that was asked for.
-    pub fn measures(self) -> Option<Arc<Measures>> {
-        self.stats.then(Arc::default)
+impl StatsArguments {
+    /// What measures the requests, if one of these was asked for.
+    pub fn measures(&self) -> Option<Arc<Measures>> {
+        (self.stats || self.profile.is_given()).then(Arc::default)
     }
-}
 
-/// Prints the measured requests on standard error. Prints nothing if there was no request.
-pub fn tell(measures: Option<&Measures>) {
-    let Some(measures) = measures else { return };
-    let (operations, files) = reports(measures);
-    if !operations.is_empty() {
-        tell_operations("", operations.iter().map(|operation| operation.count).sum(), &operations);
-        tell_files(&files);
+    /// Serves, and prints and draws what was measured. Prints nothing if there was no request.
+    ///
+    /// # Errors
+    /// Those of `serve`, or the profile cannot be made.
+    pub fn around(
+        self,
+        measures: Option<&Measures>,
+        serve: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let profile = self.profile.begin()?;
+        let served = serve();
+        let (operations, files) = measures.map(reports).unwrap_or_default();
+        if self.stats && !operations.is_empty() {
+            tell_operations("", operations.iter().map(|operation| operation.count).sum(), &operations);
+            tell_files(&files);
+        }
+        let drawn = profile.map_or(Ok(()), |profile| profile.end(table(&operations)));
+        served.and(drawn)
     }
 }
 
@@ -92,7 +106,7 @@ pub fn of_disk(disk: &DiskReport) -> String {
 }
 
 /// A table of the requests to a live tree; those that took the most time come first.
-fn table(operations: &[OperationReport]) -> String {
+pub fn table(operations: &[OperationReport]) -> String {
     let row = |name: &str, [count, failed, bytes]: [u64; 3], seconds: f64, longest: Option<f64>| {
         let or_dash = |number: u64, text: String| if number == 0 { "-".to_owned() } else { text };
         vec![

@@ -26,6 +26,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
 
 use crate::output::complain;
+use crate::profile::ProfileArgument;
 use crate::sandbox::SandboxArgument;
 use stored::StoredCommand;
 pub use written::write_lines;
@@ -91,6 +92,9 @@ pub struct TraceArguments {
     #[arg(long)]
     pub stats: bool,
 
+    #[command(flatten)]
+    pub profile: ProfileArgument,
+
     /// Run the command again with nothing but the recorded files, and fail if it makes something else
     #[arg(long)]
     pub verify: bool,
@@ -130,6 +134,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         expect,
         strict,
         stats,
+        profile,
         verify,
         minimise,
         skip_if_unchanged,
@@ -201,6 +206,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         TraceEvent::Waiting { .. } if quiet => {}
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
+    let profile = profile.begin()?;
     let signals = signal_hook::iterator::Signals::new(heeded())?;
     let handle = trace::start_with(request, streams, events).map_err(inarch_jobs::JobError::from)?;
     // A thread that began before would make the start slow.
@@ -218,6 +224,9 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     let running = running.map(|(skipping, capture)| (skipping, capture.finish()));
     if stats {
         statistics::tell(&report.statistics);
+    }
+    if let Some(profile) = profile {
+        profile.end(String::new())?;
     }
     let is_told = depfile.is_some() || json.is_some() || expected.is_some() || verify || running.is_some();
     if !is_told && !quiet {

@@ -225,10 +225,11 @@ const IOCTLS: &[u64] = &[0x5421, 0x5451, 0x8004_e500, 0x4010_e501, 0x4004_e502];
 /// `BLKSSZGET` of linux/fs.h.
 const WRITING_IOCTLS: &[u64] = &[0x5401, 0x5413, 0x4020_940d, 0x1268];
 
-/// Requests of prctl(2): naming a thread, naming memory (`PR_SET_VMA`, used by allocators), and keeping capabilities
+/// Requests of prctl(2): a thread's name, naming memory (`PR_SET_VMA`, used by allocators), and keeping capabilities
 /// when a thread changes its user.
 const PRCTLS: &[u64] = &[
     libc::PR_SET_NAME as u64,
+    libc::PR_GET_NAME as u64,
     libc::PR_SET_VMA as u64,
     libc::PR_GET_SECUREBITS as u64,
     libc::PR_SET_SECUREBITS as u64,
@@ -328,7 +329,7 @@ fn computing(work: Work, calls: &mut Calls) -> Result<(), seccompiler::BackendEr
     calls.insert(libc::SYS_sendto, vec![equal(4, SeccompCmpArgLen::Qword, 0)?]);
     // Flags are read; nothing is duplicated, locked or leased.
     calls.insert(libc::SYS_fcntl, one_of(1, &[libc::F_GETFD as u64, libc::F_GETFL as u64])?);
-    calls.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64])?);
+    calls.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|request| request as u64))?);
     if work == Work::Image {
         calls.insert(libc::SYS_ioctl, one_of(1, WRITING_IOCTLS)?);
     }

@@ -11,6 +11,7 @@ use inarch_vm::Arch;
 use inarch_vm::accel::AccelChoice;
 
 use crate::arguments::one_of;
+use crate::profile::ProfileArgument;
 use crate::source::SourceArguments;
 use crate::{duration, publish, size, tree_option};
 
@@ -144,6 +145,9 @@ pub struct RunArguments {
     /// At the end, print what the guest asked of each tree, how long that took, and the processor time of the command
     #[arg(long)]
     pub stats: bool,
+
+    #[command(flatten)]
+    pub profile: ProfileArgument,
 
     /// At the end, print how long each part of the run took; with =FILE.svg also draw it there
     #[arg(long, value_name = "FILE.svg", num_args = 0..=1, require_equals = true)]

@@ -28,8 +28,27 @@ pub fn tell(report: &RunReport) {
     report.trees.iter().for_each(tell_tree);
 }
 
+/// The requests to each tree, as lines of text.
+pub fn of_trees(report: &RunReport) -> String {
+    let mut text = String::new();
+    for tree in &report.trees {
+        if let Some(disk) = &tree.disk {
+            text += &format!("{} by {}: {}\n", name(tree), tree.way, stats::of_disk(disk));
+        }
+        if !tree.operations.is_empty() {
+            text += &format!("{} by {}:\n{}", name(tree), tree.way, stats::table(&tree.operations));
+        }
+    }
+    text
+}
+
+/// Where a tree is in the guest.
+fn name(tree: &TreeReport) -> &str {
+    tree.destination.as_deref().unwrap_or("what the guest writes")
+}
+
 fn tell_tree(tree: &TreeReport) {
-    let name = tree.destination.as_deref().unwrap_or("what the guest writes");
+    let name = name(tree);
     if let Some(disk) = &tree.disk {
         complain(format_args!("{name} by {}: {}", tree.way, stats::of_disk(disk)));
     }

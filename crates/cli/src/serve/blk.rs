@@ -41,7 +41,7 @@ pub struct BlkArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
-    let stats = arguments.tree.stats;
+    let measured = arguments.tree.measured.clone();
     let request = BlkRequest {
         tree: arguments.tree.served()?,
         socket: arguments.socket,
@@ -51,7 +51,7 @@ pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(blk::qemu_arguments(&request)?))?;
     } else {
-        disk_until_stopped(stats, |events| blk::start(request, events))?;
+        disk_until_stopped(measured, |events| blk::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -33,12 +33,12 @@ pub struct FileArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: FileArguments) -> anyhow::Result<ExitCode> {
-    let stats = arguments.tree.stats;
+    let measured = arguments.tree.measured.clone();
     let request = FileRequest { tree: arguments.tree.served()?, target: arguments.target };
     if arguments.print_qemu_args {
         answer(file::qemu_arguments(&request)? + "\n")?;
     } else {
-        disk_until_stopped(stats, |events| file::start(request, events))?;
+        disk_until_stopped(measured, |events| file::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

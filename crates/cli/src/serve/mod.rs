@@ -10,6 +10,7 @@ pub mod virtiofsd;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{DiskReport, ServedTree, Service, ServiceEvent};
@@ -18,6 +19,7 @@ use inarch_jobs::{DiskFormat, Events, JobError, Writes};
 use crate::access::AccessArguments;
 use crate::arguments::one_of;
 use crate::output::{complain, introduce};
+use crate::profile::ProfileArgument;
 use crate::sandbox::SandboxArgument;
 use crate::say::limited;
 use crate::signals::EndingSignals;
@@ -82,9 +84,8 @@ pub struct TreeArguments {
     #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
 
-    /// At the end, print how much was read and written, and how long that took
-    #[arg(long)]
-    pub stats: bool,
+    #[command(flatten)]
+    pub measured: DiskStatsArguments,
 
     /// What to take of the source.
     #[command(flatten)]
@@ -92,6 +93,17 @@ pub struct TreeArguments {
 
     #[command(flatten)]
     pub sandbox: SandboxArgument,
+}
+
+/// What is measured of a served disk.
+#[derive(Args, Clone, Debug)]
+pub struct DiskStatsArguments {
+    /// At the end, print how much was read and written, and how long that took
+    #[arg(long)]
+    pub stats: bool,
+
+    #[command(flatten)]
+    pub profile: ProfileArgument,
 }
 
 impl TreeArguments {
@@ -156,12 +168,24 @@ fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, Job
     told_until_stopped(start, introduce, |_| {})
 }
 
-/// The same for a disk. With `stats`, what was asked of it is printed at the end.
+/// The same for a disk. What was asked of it is printed and drawn at the end, if that is wanted.
 fn disk_until_stopped(
-    stats: bool,
+    measured: DiskStatsArguments,
     start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
 ) -> anyhow::Result<()> {
-    told_until_stopped(start, introduce, if stats { |disk| complain(of_disk(disk)) } else { |_| {} })
+    let DiskStatsArguments { stats, profile } = measured;
+    let profile = profile.begin()?;
+    let asked = Arc::new(Mutex::new(String::new()));
+    let kept = Arc::clone(&asked);
+    let served = told_until_stopped(start, introduce, move |disk| {
+        let line = of_disk(disk);
+        if stats {
+            complain(&line);
+        }
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    });
+    let asked = std::mem::take(&mut *asked.lock().unwrap_or_else(PoisonError::into_inner));
+    served.and(profile.map_or(Ok(()), |profile| profile.end(asked)))
 }
 
 /// Lines of what clients cause that are said at once, at most.
@@ -171,7 +195,7 @@ const FAULTS: u32 = 5;
 fn told_until_stopped(
     start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
     introduce: fn(&str),
-    asked: fn(&DiskReport),
+    asked: impl Fn(&DiskReport) + Send + Sync + 'static,
 ) -> anyhow::Result<()> {
     // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;

@@ -49,7 +49,7 @@ pub struct NbdArguments {
 
 /// Serves until it is stopped.
 pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
-    let stats = arguments.tree.stats;
+    let measured = arguments.tree.measured.clone();
     let address = match (arguments.socket, arguments.tcp) {
         (Some(path), _) => NbdAddress::Socket(path),
         (None, Some(address)) => NbdAddress::Tcp(address),
@@ -59,7 +59,7 @@ pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(nbd::qemu_arguments(&request)? + "\n")?;
     } else {
-        disk_until_stopped(stats, |events| nbd::start(request, events))?;
+        disk_until_stopped(measured, |events| nbd::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

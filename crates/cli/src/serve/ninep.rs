@@ -17,7 +17,7 @@ use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
-use crate::stats::{self, StatsArgument};
+use crate::stats::StatsArguments;
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve 9p`.
@@ -84,7 +84,7 @@ pub struct NinepArguments {
     pub once: bool,
 
     #[command(flatten)]
-    pub stats: StatsArgument,
+    pub stats: StatsArguments,
 
     #[command(flatten)]
     pub sandbox: SandboxArgument,
@@ -125,9 +125,8 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(ninep::qemu_arguments(&request)? + "\n")?;
     } else {
-        let served = until_stopped(|events| ninep::start(request, events));
-        stats::tell(measures.as_deref());
-        served?;
+        let serve = || until_stopped(|events| ninep::start(request, events));
+        arguments.stats.around(measures.as_deref(), serve)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use crate::mount::LocksBy;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
-use crate::stats::{self, StatsArgument};
+use crate::stats::StatsArguments;
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve virtiofs`.
@@ -81,8 +81,8 @@ pub struct VirtiofsArguments {
     #[command(flatten)]
     pub qemu: QemuMemory,
 
-    /// Number of request queues
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Number of request queues, each with a thread
+    #[arg(long, visible_alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
 
     /// Descriptors of each queue, in QEMU's arguments: a power of 2. A request takes one for each 4 KiB. The machine decides, and
@@ -102,7 +102,7 @@ pub struct VirtiofsArguments {
     pub once: bool,
 
     #[command(flatten)]
-    pub stats: StatsArgument,
+    pub stats: StatsArguments,
 
     #[command(flatten)]
     pub sandbox: SandboxArgument,
@@ -176,9 +176,8 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(virtiofs::qemu_arguments(&request)?))?;
     } else {
-        let served = until_stopped(|events| virtiofs::start(request, events));
-        stats::tell(measures.as_deref());
-        served?;
+        let serve = || until_stopped(|events| virtiofs::start(request, events));
+        arguments.stats.around(measures.as_deref(), serve)?;
     }
     Ok(ExitCode::SUCCESS)
 }

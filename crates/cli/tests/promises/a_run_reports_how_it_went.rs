@@ -20,6 +20,17 @@ use crate::support::{
     INARCH, LONG, any_machine, assert_one_line, assert_status, host, inarch, scratch, stderr, within,
 };
 
+/// Asserts that a file is a picture of a profile, with what is expected below it. Which functions were seen is up to the machine.
+#[track_caller]
+fn assert_profile(path: &Path, expected: &[&str]) {
+    let check = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
+    host("python3", &["-c", check, path.to_str().unwrap()], Path::new("/"));
+    let picture = fs::read_to_string(path).unwrap();
+    for part in ["<svg ", "profile of ", ">Processor time: ", ">Waiting: "].iter().chain(expected) {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
+}
+
 #[test]
 fn in_a_file() {
     let dir = scratch();
@@ -30,6 +41,7 @@ fn in_a_file() {
     let report = report.to_str().unwrap();
     let picture = dir.path().join("timings.svg");
     let timings = format!("--timings={}", picture.display());
+    let profile = dir.path().join("profile.svg");
     let live = ["virtiofs", "9p"].map(|way| format!("{}:/{way},rw,via={way}", dir.path().join("tree").display()));
     let words = [
         "run",
@@ -37,6 +49,8 @@ fn in_a_file() {
         any_machine(),
         "--stats",
         &timings,
+        "--profile",
+        profile.to_str().unwrap(),
         "--report",
         report,
         "--tree",
@@ -106,11 +120,14 @@ fn in_a_file() {
     let picture = fs::read_to_string(picture).unwrap();
     assert!(picture.starts_with("<svg ") && picture.contains("load drivers, mount trees"), "{picture}");
 
-    // Where the report cannot be written nothing is run.
+    assert_profile(&profile, &[">/data by ext4: ", ">/virtiofs by virtiofs:<", ">/9p by 9p:<", " read "]);
+
+    // Where the report or the profile cannot be written nothing is run.
     let nowhere = dir.path().join("none/report.json");
     let output = inarch(["run", "--report", nowhere.to_str().unwrap(), "true"]);
-    assert_status(&output, 125);
     assert_one_line(&output, &["--report", "none/report.json", "No such file"]);
+    let output = inarch(["run", "--profile", nowhere.to_str().unwrap(), "true"]);
+    assert_one_line(&output, &["none/report.json", "No such file"]);
     // A run that fails is reported, too.
     let output = inarch(["run", "-q", "--report", report, "--root", "none", "--kernel", "/etc/passwd", "true"]);
     assert_status(&output, 125);
@@ -128,26 +145,28 @@ fn mounts_say_what_was_asked_of_them() {
     fs::write(dir.path().join("tree/file"), "content").unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (tree, point, log) = (path("tree"), path("point"), path("log"));
-    assert_status(&inarch(["mount", "-b", "-q", "--stats", "--via", "fuse", "--log", &log, &tree, &point]), 0);
+    let (profile, options) = (path("profile.svg"), ["mount", "-b", "-q", "--stats", "--via", "fuse"]);
+    assert_status(&inarch(options.into_iter().chain(["--profile", &profile, "--log", &log, &tree, &point])), 0);
     assert_eq!(fs::read(dir.path().join("point/file")).unwrap(), b"content");
     assert_status(&inarch(["umount", &point]), 0);
     // The server says it when the mount is gone.
     let end = Instant::now() + LONG;
     let said = loop {
         let said = fs::read_to_string(&log).unwrap();
-        if said.contains(" open ") || Instant::now() > end {
+        if said.contains("profile.svg\n") || Instant::now() > end {
             break said;
         }
         thread::sleep(Duration::from_millis(20));
     };
     assert!(said.contains(" open ") && said.contains(" in the file system\n"), "{said}");
+    assert_profile(profile.as_ref(), &[" open "]);
     // A log is of several mounts.
     assert!(said.lines().all(|line| line.contains(" inarch[")), "{said}");
 
     // What the kernel serves by itself is not counted.
     let output = inarch(["mount", "--stats", "--via", "kernel", &tree, &point]);
     assert_status(&output, 125);
-    assert_one_line(&output, &["--via kernel", "--stats"]);
+    assert_one_line(&output, &["--via kernel", "--stats or --profile"]);
 }
 
 #[test]
@@ -158,7 +177,9 @@ fn servers_say_what_was_asked_of_them() {
     let served = |protocol: &str, client: &dyn Fn(&Path)| {
         let socket = dir.path().join(protocol);
         let mut command = Command::new(INARCH);
+        let profile = format!("{protocol}.svg");
         command.args(["serve", protocol, "tree", "--stats", "--overlay-dir", ".", "--socket", protocol]);
+        command.args(["--profile", &profile]);
         command.current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::piped());
         let server = command.spawn().unwrap();
         assert!(within(LONG, || socket.exists()), "the server does not come up");
@@ -173,7 +194,8 @@ fn servers_say_what_was_asked_of_them() {
         host("nbdcopy", &[&uri, "copy"], dir.path());
     });
     // How many requests there are is up to the client. All blocks of the file are read.
-    let line = said.lines().last().unwrap();
+    let line = said.lines().rev().nth(1).unwrap();
+    assert_profile(&dir.path().join("nbd.svg"), &[" reads in "]);
     assert!(line.contains(" reads in ") && line.contains("(296 KiB of files, "), "{said}");
     let said = served("9p", &|socket| {
         let mut stream = UnixStream::connect(socket).unwrap();
@@ -192,6 +214,7 @@ fn servers_say_what_was_asked_of_them() {
         }
     });
     assert!(said.contains(" in the file system\n") && said.contains(" getattr "), "{said}");
+    assert_profile(&dir.path().join("9p.svg"), &[" getattr "]);
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(super) fn prepare(request: &MountRequest, opened: &mut Option<Opened>) -> Re
         return because("--record");
     }
     if request.measures.is_some() {
-        return because("--stats");
+        return because("--stats or --profile");
     }
     if request.rings == Rings::Required {
         return because("--io-uring on");

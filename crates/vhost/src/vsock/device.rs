@@ -60,16 +60,20 @@ impl VirtioVsock {
     /// Handles the packet in `readable`. A packet shorter than its header says ends its connection.
     fn send(&self, readable: &[VolatileSlice<'_>]) {
         let mut bytes = [0; HEADER];
-        let mut data = hold(&self.data);
+        let mut room = hold(&self.data);
         if copy_out(readable, 0, &mut bytes) != HEADER {
             return;
         }
         let header: Header = zerocopy::transmute!(bytes);
         let length = header.len.get() as usize;
         // Data longer than any room is ignored.
-        data.resize(length.min(ROOM as usize), 0);
-        if copy_out(readable, HEADER, &mut data) == length {
-            self.switchboard.take(&header, &data, &*self.open);
+        let most = length.min(ROOM as usize);
+        if room.len() < most {
+            room.resize(most, 0);
+        }
+        let data = &mut room[..most];
+        if copy_out(readable, HEADER, data) == length {
+            self.switchboard.take(&header, data, &*self.open);
         } else {
             self.switchboard.take_damaged(&header);
         }
@@ -80,17 +84,18 @@ impl VirtioVsock {
         let mut next = hold(&self.next);
         let Next { packet, is_there, gone } = &mut *next;
         let room = writable.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
-        let rest = packet.data.get(*gone..).unwrap_or_default();
+        let rest = packet.data().get(*gone..).unwrap_or_default();
         // A buffer without room for a header, or for a byte of data, is returned unused.
         if !*is_there || room < HEADER || room == HEADER && !rest.is_empty() {
             return 0;
         }
         let part = rest.get(..rest.len().min(room - HEADER)).unwrap_or(rest);
         // At most the longest packet.
-        packet.header.len = U32::new(part.len() as u32);
-        let length = copy_in(writable, 0, packet.header.as_bytes()) + copy_in(writable, HEADER, part);
+        let mut header = packet.header;
+        header.len = U32::new(part.len() as u32);
+        let length = copy_in(writable, 0, header.as_bytes()) + copy_in(writable, HEADER, part);
         *gone += part.len();
-        if *gone == packet.data.len() {
+        if *gone == packet.data().len() {
             (*is_there, *gone) = (false, 0);
         }
         length

@@ -199,8 +199,9 @@ impl Stream {
         nothing_to_guest && nothing_to_host
     }
 
-    /// Receives from the socket into `buffer`, up to the guest's credit.
-    pub fn receive(&mut self, buffer: &mut Vec<u8>) -> Received {
+    /// Receives from the socket into the beginning of `room`, up to the guest's credit. `room` gets its length the first time, and is not
+    /// cleared: most packets are short.
+    pub fn receive(&mut self, room: &mut Vec<u8>) -> Received {
         if self.is_deaf || self.is_left {
             return Received::Nothing;
         }
@@ -209,9 +210,9 @@ impl Stream {
             self.waits_for_room = true;
             return Received::NoRoom;
         }
-        buffer.resize(most, 0);
+        room.resize(LONGEST, 0);
         let received = loop {
-            match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            match recv(&self.socket, &mut room[..most], RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
                 other => break other,
             }
@@ -219,7 +220,6 @@ impl Stream {
         match received {
             Ok((0, _)) => Received::End { is_gone: self.is_gone },
             Ok((length, _)) => {
-                buffer.truncate(length);
                 // At most LONGEST.
                 self.sent += length as u32;
                 if length < most && !self.has_ended { Received::Last(length) } else { Received::Some(length) }

@@ -34,10 +34,18 @@ pub type Open = dyn Fn(u32) -> Option<OwnedFd> + Send + Sync;
 pub struct Outgoing {
     /// Its header, with the length of all its data.
     pub header: Header,
-    /// Its data.
-    pub data: Vec<u8>,
+    /// Its data is the beginning of this.
+    room: Vec<u8>,
+    length: usize,
     /// The connection to which it belongs, if it is useless without it.
     stream: Option<(Ports, u64)>,
+}
+
+impl Outgoing {
+    /// Its data.
+    pub fn data(&self) -> &[u8] {
+        self.room.get(..self.length).unwrap_or_default()
+    }
 }
 
 #[derive(Default)]
@@ -204,8 +212,7 @@ impl Switchboard {
             self.look(Some(&Timespec::default()));
             state = self.lock();
         }
-        outgoing.data.clear();
-        outgoing.stream = None;
+        (outgoing.length, outgoing.stream) = (0, None);
         if let Some(answer) = state.answers.pop_front() {
             outgoing.header = answer;
             self.received.notify_all();
@@ -214,12 +221,11 @@ impl Switchboard {
         while let Some(ports) = state.readable.pop_front() {
             let Some(stream) = state.streams.get_mut(&ports) else { continue };
             stream.is_queued = false;
-            let (length, more) = match stream.receive(&mut outgoing.data) {
+            let (length, more) = match stream.receive(&mut outgoing.room) {
                 Received::Some(length) => (length, true),
                 Received::Last(length) => (length, false),
                 Received::Nothing | Received::NoRoom => continue,
                 Received::End { is_gone } if is_gone || !stream.is_finished => {
-                    outgoing.data.clear();
                     outgoing.header = Header::to_guest(self.cid, ports, op::SHUTDOWN);
                     stream.tell(&mut outgoing.header);
                     stream.is_finished = true;
@@ -235,6 +241,7 @@ impl Switchboard {
             outgoing.header = Header::to_guest(self.cid, ports, op::RW);
             // At most the longest packet.
             outgoing.header.len = U32::new(length as u32);
+            outgoing.length = length;
             outgoing.stream = Some((ports, stream.id));
             stream.tell(&mut outgoing.header);
             if more {
@@ -244,7 +251,6 @@ impl Switchboard {
             state.unlooked += 1;
             return true;
         }
-        outgoing.data.clear();
         false
     }
 

@@ -437,7 +437,14 @@ fn whole_or_not_at_all(
     let calls = Arc::new(calls);
     let before = view(&starting_state(&calls));
     let mut faults = 0;
-    for (what, operation) in operations {
+    let takes_all = std::env::var_os("INARCH_TEST_ROUNDS").is_some();
+    for (operation_number, (what, operation)) in operations.into_iter().enumerate() {
+        // There are hundreds of renames, most of them of the same kind as their neighbours: each gets half of the faults, and the next pair the
+        // other half. `scripts/soak` tries all.
+        let is_tried = |number: usize, fault: Fault| {
+            let half = (operation_number / 2 + number + usize::from(fault == Fault::Killed)) % 2;
+            takes_all || half == 0 || !what.starts_with("rename")
+        };
         let scene = starting_state(&calls);
         calls.made.store(0, Ordering::SeqCst);
         calls.is_armed.store(true, Ordering::SeqCst);
@@ -455,6 +462,9 @@ fn whole_or_not_at_all(
             let other = if number % 2 == 0 { Errno::IO } else { Errno::NOSPC };
             [(number, Fault::Fails(other)), (number, Fault::Killed)]
         }) {
+            if !is_tried(number, fault) {
+                continue;
+            }
             faults += 1;
             let scene = starting_state(&calls);
             *hold(&calls.fault) = Some((number, fault));
