@@ -18,8 +18,19 @@ use crate::output::{answer, complain};
 use crate::run::{RunArguments, request_of};
 
 /// Options of `inarch run` that are for a single run.
-const SINGLE: [&str; 11] =
-    ["keep", "trace", "by_process", "report", "stats", "profile", "timings", "dry_run", "tty", "interactive", "verbose"];
+const SINGLE: [&str; 11] = [
+    "keep",
+    "trace",
+    "by_process",
+    "report",
+    "stats",
+    "profile",
+    "timings",
+    "dry_run",
+    "tty",
+    "interactive",
+    "verbose",
+];
 
 /// Options of `inarch run` that only guests heed.
 const OF_GUESTS: [&str; 19] = [

@@ -104,12 +104,7 @@ impl Profile {
 }
 
 /// The picture, and what it shows in half a sentence.
-fn drawn(
-    stacks: &ProfilerGuard<'_>,
-    waits: Waits,
-    took: Duration,
-    told: &str,
-) -> anyhow::Result<(String, String)> {
+fn drawn(stacks: &ProfilerGuard<'_>, waits: Waits, took: Duration, told: &str) -> anyhow::Result<(String, String)> {
     let busy = stacks::busy(stacks).map_err(|error| anyhow!("--profile: {error}"))?;
     let waiting = waits.into_frames();
     let summary = format!(
@@ -118,6 +113,9 @@ fn drawn(
         busy.seconds,
         waiting.seconds
     );
-    let panels = [("Processor time: threads, and functions that call each other", &busy), ("Waiting: threads, system calls, and files", &waiting)];
+    let panels = [
+        ("Processor time: threads, and functions that call each other", &busy),
+        ("Waiting: threads, system calls, and files", &waiting),
+    ];
     Ok((flame::drawn(&summary, &panels, told), summary))
 }

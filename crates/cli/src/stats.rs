@@ -39,11 +39,7 @@ impl StatsArguments {
     ///
     /// # Errors
     /// Those of `serve`, or the profile cannot be made.
-    pub fn around(
-        self,
-        measures: Option<&Measures>,
-        serve: impl FnOnce() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    pub fn around(self, measures: Option<&Measures>, serve: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let profile = self.profile.begin()?;
         let served = serve();
         let (operations, files) = measures.map(reports).unwrap_or_default();

@@ -329,7 +329,10 @@ fn computing(work: Work, calls: &mut Calls) -> Result<(), seccompiler::BackendEr
     calls.insert(libc::SYS_sendto, vec![equal(4, SeccompCmpArgLen::Qword, 0)?]);
     // Flags are read; nothing is duplicated, locked or leased.
     calls.insert(libc::SYS_fcntl, one_of(1, &[libc::F_GETFD as u64, libc::F_GETFL as u64])?);
-    calls.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|request| request as u64))?);
+    calls.insert(
+        libc::SYS_prctl,
+        one_of(0, &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|request| request as u64))?,
+    );
     if work == Work::Image {
         calls.insert(libc::SYS_ioctl, one_of(1, WRITING_IOCTLS)?);
     }

@@ -27,8 +27,9 @@ use start::{Started, start};
 const TAIL: usize = 64 << 10;
 /// How many lines of an output an error shows.
 const TAIL_LINES: usize = 20;
-/// How long the rest of an output may take to arrive once the process has ended.
-const DRAIN: Duration = Duration::from_millis(500);
+/// How long the rest of an output may take to arrive once the process has ended: until nothing has its end open any more. On a machine with much
+/// else to do, the thread that reads it may get its turn late.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// The program could not be started.
 #[derive(Debug, thiserror::Error)]

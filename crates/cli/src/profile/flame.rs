@@ -65,7 +65,8 @@ pub fn drawn(title: &str, panels: &[(&str, &Frame)], told: &str) -> String {
     let mut y = 44.0;
     for (name, all) in panels {
         // Writing to a String cannot fail.
-        let _ = writeln!(body, "<text x=\"{EDGE}\" y=\"{:.0}\" font-weight=\"bold\">{}</text>", y + 12.0, escaped(name));
+        let _ =
+            writeln!(body, "<text x=\"{EDGE}\" y=\"{:.0}\" font-weight=\"bold\">{}</text>", y + 12.0, escaped(name));
         y += ROW + 4.0;
         let wide = WIDTH - 2.0 * EDGE;
         let least = all.seconds * NARROWEST / wide;
