@@ -49,8 +49,9 @@ check: setup-test
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	$(MAKE) lint-reference
 
-# What a change of public items or of their documentation must pass as well.
+# The part of it that a change of public items or of their documentation needs.
 lint-reference: setup
 	# The reference: heads of modules link to private modules, for readers of the source.
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
