@@ -68,6 +68,7 @@ fn main() -> ExitCode {
     if let Some(status) = inarch_jobs::as_child() {
         return status.into();
     }
+    inarch_jobs::make_room_at_start();
     if let Err(error) = log::begin() {
         return finish(Err(error));
     }

@@ -73,6 +73,7 @@ pub use inarch_kept as kept;
 pub use inarch_kept::change::ChangeReport;
 pub use inarch_kept::room::RoomError;
 pub use inarch_lifecycle::confinement::Sandbox;
+pub use inarch_lifecycle::descriptors::make_room_at_start;
 pub use inarch_lifecycle::named::create_named;
 pub use inarch_lifecycle::new_file::{NewFile, WholeFile};
 pub use inarch_lifecycle::scratch::Scratch;

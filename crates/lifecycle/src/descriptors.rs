@@ -34,6 +34,16 @@ pub fn take_limit() -> Option<(u64, u64)> {
     limit.current.zip(limit.maximum)
 }
 
+/// Makes room for as many as this process may ever have. For the first lines of a program: before there are threads it takes no time, whatever
+/// the limit is raised to later.
+pub fn make_room_at_start() {
+    let limit = getrlimit(Resource::Nofile);
+    // A limit that cannot be raised is as it is.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    make_room();
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 /// Makes the kernel's descriptor table large from the start. Otherwise it doubles whenever it is full, and in a
 /// process with threads every open then waits 10 milliseconds and more for the other CPUs (`expand_fdtable` of
 /// Linux's fs/file.c).

@@ -61,8 +61,7 @@ impl Image {
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => {}
             Err(error) => return Err(in_use_by_another(path, error)),
         }
-        let metadata = file.metadata().map_err(fail)?;
-        if in_use::has_writer(&metadata) {
+        if in_use::has_writer(&file) {
             return Err(fail(io::Error::other("a running guest has it as its disk; switch that off")).into());
         }
         let second = file.try_clone().map_err(fail)?;
