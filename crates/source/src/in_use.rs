@@ -20,17 +20,16 @@ pub fn note(path: &Path) -> Option<String> {
         return is_busy
             .then(|| "the device is in use, so what is read may be of different times; a snapshot is not".to_owned());
     }
-    // Anything else could be waited for.
-    let is_written = metadata.is_file() && File::open(path).is_ok_and(|file| has_writer(&file));
+    // Anything else could be waited for, and could have taken its place.
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let is_written = metadata.is_file() && open().is_ok_and(|file| has_writer(&file));
     is_written.then(|| "a running guest may write to it; reads fail as soon as it has changed".to_owned())
 }
 
 /// Whether QEMU has a file as the image of a guest's disk that the guest may write to. It has a read lock on a byte then.
 pub fn has_writer(file: &File) -> bool {
-    let kinds = (i16::try_from(libc::F_WRLCK), i16::try_from(libc::SEEK_SET));
-    let (Ok(l_type), Ok(l_whence)) = kinds else { return false };
     // It is only asked for, which a file that is open for reading permits. To read all of /proc/locks takes the kernel 10 ms.
-    let mut wanted = libc::flock { l_type, l_whence, l_start: WRITER, l_len: 1, l_pid: 0 };
+    let mut wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: WRITER, l_len: 1, l_pid: 0 };
     let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut wanted));
     asked.is_ok() && i32::from(wanted.l_type) != libc::F_UNLCK
 }
