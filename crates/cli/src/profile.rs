@@ -75,7 +75,7 @@ impl Profile {
                 match ends.recv_timeout(PAUSE) {
                     Err(RecvTimeoutError::Timeout) => waits.look(),
                     Ok(told) => break told,
-                    // Nobody wants it any more.
+                    // The profile was dropped: its command failed.
                     Err(RecvTimeoutError::Disconnected) => return Ok(String::new()),
                 }
             };

@@ -150,7 +150,7 @@ mod tests {
         ] {
             assert!(picture.contains(part), "'{part}' is not in {picture}");
         }
-        // What nobody could see is left out.
+        // A frame that is narrower than half a pixel is left out.
         all.add(["other", "tiny"], 0.0001);
         assert!(!drawn("", &[("busy", &all)], "").contains("tiny"));
     }

@@ -38,7 +38,7 @@ pub fn busy(sampler: &ProfilerGuard<'_>) -> pprof::Result<Frame> {
 
 /// The thread's name and those of the functions, the calling one first.
 fn names(frames: &Frames) -> Vec<String> {
-    // The innermost function comes first, and of those that were inlined into one the innermost.
+    // pprof lists callees before callers, inlined functions too.
     let functions = frames.frames.iter().flatten().map(|symbol| symbol.name());
     let functions = functions.take_while(|name| !name.contains(BEGIN));
     let mut names: Vec<_> = functions.filter(|name| !OMITTED.iter().any(|part| name.contains(part))).collect();
