@@ -225,9 +225,8 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if stats {
         statistics::tell(&report.statistics);
     }
-    if let Some(profile) = profile {
-        profile.end(String::new())?;
-    }
+    // If it cannot be drawn, the trace is written all the same.
+    let profiled = profile.map_or(Ok(()), |profile| profile.end(String::new()));
     let is_told = depfile.is_some() || json.is_some() || expected.is_some() || verify || running.is_some();
     if !is_told && !quiet {
         write_summary(&report, &base);
@@ -256,6 +255,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     if let Some((skipping, said)) = running.filter(|_| is_good) {
         skipping.remember(&report, &said, &files);
     }
+    profiled?;
     Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
 }
 
