@@ -8,6 +8,7 @@
 
 mod line;
 mod memory;
+mod xsave;
 
 use std::env;
 use std::io;

@@ -8,6 +8,7 @@ use inarch_confine::{ADDRESS, Access, Enclosure};
 
 use super::UmlError;
 use super::memory::memory_directory;
+use super::xsave;
 use crate::command::{Enclosed, MachineCommand};
 use crate::machine::{Endpoint, Machine, QUIET};
 
@@ -180,8 +181,10 @@ fn enclosed(program: &Path, memory: u64, line: &mut Line) -> Result<Enclosed, Um
     // No file is made in the first, as the directory is removed; and a guest that mounts this machine's files finds none.
     line.word("uml_dir=", &own);
     line.word("hostfs=", &own);
-    let environment = vec![("TMPDIR", own.into_os_string())];
-    line.descriptors.push(directory);
+    let library = xsave::library().map_err(refused(Path::new("xsave.so")))?;
+    let environment =
+        vec![("TMPDIR", own.into_os_string()), (xsave::VARIABLE, own_descriptor(library.as_raw_fd()).into_os_string())];
+    line.descriptors.extend([directory, library]);
     Ok(Enclosed { enclosure, sockets: std::mem::take(&mut line.sockets), environment })
 }
 
@@ -242,8 +245,8 @@ mod tests {
         let line = command.shell_line();
         assert!(line.contains(" virtio_uml.device=inarch-0:2 virtio_uml.device=inarch-1:2 "), "{line}");
         assert!(line.contains(&format!("con0=null,fd:{number} ")) && !line.contains(RAID), "{line}");
-        // The console and the directory for the memory.
-        assert_eq!(command.descriptors.len(), 2);
+        // The console, the directory for the memory, and the library for AMX.
+        assert_eq!(command.descriptors.len(), 3);
         assert_eq!(command.enclosed.unwrap().sockets.len(), 2);
     }
 
