@@ -1,6 +1,6 @@
-// Has a kernel of User-Mode Linux before 6.13 run on processors with AMX. It is loaded before the C library (LD_PRELOAD).
+// Has a kernel of User-Mode Linux that does not know AMX, such as Linux 6.1, run on processors with it. It is loaded before the C library (LD_PRELOAD).
 //
-// Such a kernel sets the registers of its guest's processes by PTRACE_SETREGSET, with the 2,696 bytes of an XSAVE area that it knows: all up to PKRU. This machine's
+// Such a kernel sets the registers of its guest's processes by PTRACE_SETREGSET, with 2,696 bytes of an XSAVE area: all up to PKRU. This machine's
 // kernel takes a whole area or none (xstateregs_set of arch/x86/kernel/fpu/regset.c), and with AMX that has 11,008 bytes. So the rest is added here: zeros, the
 // initial state. The guest's processes have no other: no kernel of User-Mode Linux lets them ask for AMX (ARCH_REQ_XCOMP_PERM of arch_prctl(2)).
 

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 /// `xsave.c`, compiled; empty where this machine's processor is another.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xsave.so"));
 
-/// Environment variable by which the dynamic linker loads it (ld.so(8)). A static program has none: such a kernel needs Linux 6.13 on processors with AMX.
+/// Environment variable by which the dynamic linker loads it (ld.so(8)). A static program has none: such a kernel must know AMX itself.
 pub(super) const VARIABLE: &str = "LD_PRELOAD";
 
 /// The library as a file without a name.
