@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use inarch_block::{BLOCK_SIZE, BackedFiles, Backing, BackingFile, Content};
-use inarch_lifecycle::PathError;
 use inarch_lifecycle::new_file::NewFile;
 use inarch_lifecycle::trust::{self, Missing, Owner};
+use inarch_lifecycle::{FileLock, PathError};
 use inarch_tree::{Attributes, Builder, Tree};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ pub struct Snapshot {
     /// Whether it is another cache's, with which this one begins.
     pub is_parent_s: bool,
     /// Of its file, shared; `None` for a cache that has no generation yet, and when nobody reads the snapshot any more.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<FileLock>>,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -197,7 +197,7 @@ impl Cache {
         file.read_to_end(&mut bytes).map_err(|error| PathError::new(path, "cannot read the generation", error))?;
         let generation = Generation::decode(&bytes).map_err(|damage| self.damaged(path, &damage))?;
         let packs = self.packs(&generation)?;
-        Ok(Snapshot { generation, packs, is_parent_s: false, lock: Mutex::new(Some(file)) })
+        Ok(Snapshot { generation, packs, is_parent_s: false, lock: Mutex::new(Some(FileLock::of(file))) })
     }
 
     fn packs(&self, generation: &Generation) -> Result<Vec<Arc<dyn Backing>>, CacheError> {
@@ -277,7 +277,9 @@ impl Cache {
         let Some(path) = self.current()? else { return Ok(false) };
         let file = trust::open(&path, OpenOptions::new().read(true));
         let file = file.map_err(|error| PathError::new(&path, "cannot read the generation", error))?;
-        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let _lock = FileLock::of(file);
+        Ok(locked.is_err())
     }
 
     /// A pack for what is to be published.
@@ -297,14 +299,14 @@ impl Cache {
         let lock =
             trust::open(&path, OpenOptions::new().read(true).append(true).create(true).mode(0o600)).map_err(fail)?;
         wait_for(&lock, FlockOperation::LockExclusive).map_err(fail)?;
-        Ok(Locked { cache: self, _lock: lock })
+        Ok(Locked { cache: self, _lock: FileLock::of(lock) })
     }
 }
 
 /// A cache that this process alone changes.
 pub struct Locked<'a> {
     cache: &'a Cache,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Locked<'_> {

@@ -9,9 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use inarch_lifecycle::PathError;
-use inarch_lifecycle::shown;
 use inarch_lifecycle::trust::{self, Missing, Owner};
+use inarch_lifecycle::{FileLock, PathError, shown};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -30,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A run's turn with a cache; it ends with this value.
 #[derive(Debug)]
 pub struct Turn {
-    _file: File,
+    _lock: FileLock,
 }
 
 impl Cache {
@@ -64,7 +63,7 @@ impl Cache {
         }
         // Only people read it: a disk that is full does not matter.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(who.as_bytes()));
-        Ok(Some(Turn { _file: file }))
+        Ok(Some(Turn { _lock: FileLock::of(file) }))
     }
 }
 
@@ -80,7 +79,7 @@ impl Cache {
         let path = self.dir().join(LIVE_LOCK);
         flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|errno| PathError::new(&path, "the cache is being removed", std::io::Error::from(errno)))?;
-        Ok(Turn { _file: file })
+        Ok(Turn { _lock: FileLock::of(file) })
     }
 
     /// Keeps the directory that is shared live from being used; `None` if it is in use.
@@ -89,7 +88,7 @@ impl Cache {
     /// That cannot be found out.
     pub fn close_live(&self) -> Result<Option<Turn>, CacheError> {
         let file = self.open_live_lock()?;
-        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok().then_some(Turn { _file: file }))
+        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok().then(|| Turn { _lock: FileLock::of(file) }))
     }
 
     fn open_live_lock(&self) -> Result<File, CacheError> {

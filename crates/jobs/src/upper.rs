@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io, thread};
 
-use inarch_lifecycle::PathError;
 use inarch_lifecycle::guard::Guard;
 use inarch_lifecycle::named::open_directory;
-use inarch_lifecycle::shown;
+use inarch_lifecycle::{FileLock, PathError, shown};
 use inarch_mount::Detached;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
@@ -138,7 +137,7 @@ pub(crate) struct Upper {
 /// What holds a layer's directory.
 enum Hold {
     /// The lock that keeps other servers from writing to the same directory.
-    Kept(OwnedFd),
+    Kept(FileLock),
     /// A directory that is removed at the end, however the process ends.
     ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] Guard),
     /// Nothing.
@@ -172,7 +171,7 @@ impl Upper {
             return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
         }
         let (path, hold) = Upper::take(place, identity)?;
-        let there = if let Hold::Kept(directory) = &hold { by_number(directory) } else { path.clone() };
+        let there = if let Hold::Kept(directory) = &hold { by_number(&**directory) } else { path.clone() };
         let overlay = overlay_in(&there, lower, clients.without_opening).map_err(|error| cannot_keep(&path, error))?;
         let overlay = if let Hold::ThrownAway(_) = hold { overlay.thrown_away() } else { overlay };
         Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
@@ -198,7 +197,7 @@ impl Upper {
             place => {
                 let (path, hold) = Upper::take(place, identity)?;
                 let directory = match &hold {
-                    Hold::Kept(directory) => directory.try_clone(),
+                    Hold::Kept(directory) => directory.try_clone().map(OwnedFd::from),
                     _ => open(&path, flags, Mode::empty()).map_err(io::Error::from),
                 };
                 let directory = directory.map_err(|error| cannot_keep(&path, error))?;
@@ -247,7 +246,7 @@ fn overlay_in(directory: &Path, lower: Arc<dyn FileSystem>, without_opening: boo
 }
 
 /// A directory that is open: once more by its name could be another one.
-fn by_number(directory: &OwnedFd) -> PathBuf {
+fn by_number(directory: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
@@ -276,7 +275,7 @@ fn make_directory(path: &Path) -> Result<bool, UpperError> {
 
 /// Claims a directory, made before if need be, for the writes over one tree: stores the tree's identity in an extended attribute that the
 /// kernel's overlayfs ignores. Returns the lock.
-fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
+fn claim(path: &Path, lower: &LowerIdentity) -> Result<FileLock, UpperError> {
     let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let directory = open_directory(path).map_err(|error| cannot_keep(path, error))?;
@@ -297,7 +296,7 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
         }
         Err(errno) => return Err(fail(errno)),
     }
-    Ok(directory)
+    Ok(FileLock::of(directory.into()))
 }
 
 /// Refuses a directory that other users can enter, or could open to themselves. Files in it keep the owners and permissions of the

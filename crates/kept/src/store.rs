@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inarch_lifecycle::state;
 use inarch_lifecycle::trust::{self, Missing, Obstacle, Owner};
+use inarch_lifecycle::{FileLock, state};
 use inarch_tree::layer::Layer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ pub struct KeptRun {
     /// Its record; `None` for a new run.
     pub record: Option<Record>,
     /// Held until the end.
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Store {
@@ -141,8 +141,9 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(KeptError::path(&path, "cannot open the kept run's lock", error)),
         };
-        let used = flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
-        Ok(Some((record, used)))
+        let locked = flock(&lock, FlockOperation::NonBlockingLockShared);
+        let _lock = FileLock::of(lock);
+        Ok(Some((record, locked == Err(Errno::WOULDBLOCK))))
     }
 
     /// What is kept of disk `ordinal` of the run with this name.
@@ -174,7 +175,7 @@ impl Store {
             .and_then(|()| write!(lock, "{}", std::process::id()))
             .map_err(|error| KeptError::path(&path, "cannot write the kept run's lock", error))?;
         let record = load_record(folder)?;
-        Ok(Some(KeptRun { name: name.to_owned(), folder: folder.to_owned(), record, _lock: lock }))
+        Ok(Some(KeptRun { name: name.to_owned(), folder: folder.to_owned(), record, _lock: FileLock::of(lock) }))
     }
 
     /// Takes a run away, with all that its guest wrote; after the last one the store's folder too.
@@ -290,8 +291,7 @@ fn load_record(folder: &Path) -> Result<Option<Record>, KeptError> {
     Ok(Some(record))
 }
 
-/// Tries to take a lock. Retries for a moment, because a child that a thread of the last owner forked holds the lock
-/// until its exec.
+/// Tries to take a lock. Retries for a moment, because [`Store::look`] holds it for one.
 fn try_lock(file: &File) -> Result<bool, Errno> {
     for _ in 0..10 {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {

@@ -6,7 +6,7 @@
 //! - [`guard`]: a child that cleans up after a job, even after SIGKILL; [`guarded`] finds a job through that child.
 //! - [`confinement`]: what a thread keeps before it serves anybody. [`descriptors`]: how many files it may open.
 //! - [`named`]: what the user names, through no link that another user planted.
-//! - [`new_file`]: a file that gets its name when it is complete.
+//! - [`new_file`]: a file that gets its name when it is complete. [`FileLock`]: one that is locked.
 //! - [`Events`]: receives what happens during a job.
 //! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
 //!
@@ -18,6 +18,7 @@ pub mod confinement;
 pub mod descriptors;
 mod error;
 mod events;
+mod file_lock;
 pub mod guard;
 pub mod guarded;
 pub mod mounted;
@@ -32,5 +33,6 @@ pub mod trust;
 
 pub use error::LifecycleError;
 pub use events::Events;
+pub use file_lock::FileLock;
 pub use path_error::PathError;
 pub use text::{counted, shown};

@@ -157,7 +157,7 @@ fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, OverlayErro
     file.map_err(|error| failed("open", path, error))
 }
 
-/// Locks the file for this process. Retries for a moment: a child that a thread of the last owner forked holds the lock
+/// Locks the file for this process. Retries for a moment: a child that a thread of a killed owner forked holds the lock
 /// until its exec closes the copied descriptor.
 fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
     for _ in 0..20 {

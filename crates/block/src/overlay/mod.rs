@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
 use crate::BLOCK_SIZE;
 use crate::scatter::Cursor;
@@ -116,6 +116,13 @@ pub struct Overlay {
     locks: Box<[Mutex<()>]>,
     kept: Option<Kept>,
     out_of_space: AtomicBool,
+}
+
+impl Drop for Overlay {
+    /// Ends the lock of a kept one. A child that another thread has just made has the file, too, until its execve(2): closing it would leave the lock to that child.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Overlay {

@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use inarch_confine::Parse;
 use inarch_format::oci::{Described, Digest, Document, leads_to, read_document};
-use inarch_lifecycle::PathError;
 use inarch_lifecycle::new_file::NewFile;
 use inarch_lifecycle::state;
 use inarch_lifecycle::trust::{self, Missing, Owner};
+use inarch_lifecycle::{FileLock, PathError};
 use inarch_remote::registry::ImageName;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ impl Known {
 #[derive(Clone, Debug)]
 pub(super) struct Images {
     place: PathBuf,
-    _lock: Arc<File>,
+    _lock: Arc<FileLock>,
 }
 
 /// A complete image. It stays complete while this value lives.
@@ -99,7 +99,7 @@ impl Images {
         trust::directory(&home, &[DIRECTORY, NAMES], Missing::Make, Owner::User)?;
         let place = home.join(DIRECTORY);
         let lock = lock(&place, FlockOperation::LockShared)?;
-        Ok(Images { place, _lock: Arc::new(lock) })
+        Ok(Images { place, _lock: Arc::new(FileLock::of(lock)) })
     }
 
     /// The directory.
@@ -341,7 +341,7 @@ pub fn prune_images(older_than: Option<Duration>, max_size: Option<u64>) -> Resu
     let before = stored(&images.blobs());
     let busy = PrunedImages { before, after: before, busy: true, ..PrunedImages::default() };
     // The shared lock becomes an exclusive one, unless others have theirs.
-    if let Err(error) = flock(&*images._lock, FlockOperation::NonBlockingLockExclusive) {
+    if let Err(error) = flock(&**images._lock, FlockOperation::NonBlockingLockExclusive) {
         let path = images.place.join(LOCK);
         return match error {
             rustix::io::Errno::WOULDBLOCK => Ok(busy),

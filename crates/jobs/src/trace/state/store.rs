@@ -14,9 +14,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use inarch_lifecycle::PathError;
 use inarch_lifecycle::new_file::NewFile;
 use inarch_lifecycle::trust::{self, Missing, Owner};
+use inarch_lifecycle::{FileLock, PathError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -33,7 +33,7 @@ const OBJECTS: &str = "objects";
 pub struct Store {
     home: PathBuf,
     /// Held until the end.
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Store {
@@ -73,7 +73,7 @@ impl Store {
         }
         // For those that come while it is locked.
         lock.set_len(0).and_then(|()| write!(&lock, "{}", std::process::id())).map_err(fail)?;
-        Ok(Store { home, _lock: lock })
+        Ok(Store { home, _lock: FileLock::of(lock) })
     }
 
     /// Where it is.

@@ -25,6 +25,15 @@ struct Open {
     shared: Ranges,
 }
 
+impl Drop for Open {
+    /// Ends its locks. A child that another thread has just made has the open file, too, until its execve(2): closing it would leave the locks to that child.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        let none = Lock { kind: LockKind::None, start: 0, end: u64::MAX, pid: 0, whole_file: false };
+        let _ = to_raw(&none).and_then(|mut raw| system_calls::lock(self.file.as_fd(), libc::F_OFD_SETLK, &mut raw));
+    }
+}
+
 impl Carrier {
     /// A carrier without locks, and whether it is open for writing.
     pub fn new(file: OwnedFd, is_writable: bool) -> Carrier {
