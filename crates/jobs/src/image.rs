@@ -16,6 +16,7 @@ pub(crate) use write::StreamParts;
 
 use std::io;
 use std::num::NonZero;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
@@ -102,11 +103,17 @@ fn write(request: &ImageRequest, opened: Option<Opened>, duty: &Duty) -> Result<
         return Err(ImageError::Directory { output: request.output.clone() }.into());
     }
     let format = choose(request)?;
-    refuse_output_in_source(request)?;
+    let is_listed = request.selection.only.is_some();
+    if !is_listed {
+        refuse_output_in_source(request)?;
+    }
     let opened = match opened {
         Some(opened) => opened,
         None => open(&request.source, &request.selection)?,
     };
+    if is_listed && has_output(request, &opened.tree) {
+        refuse_output_in_source(request)?;
+    }
     let Opened { tree, content, report, notes: source_notes, .. } = opened;
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
     let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
@@ -204,6 +211,13 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), ImageError> {
         _ => "is the source",
     };
     Err(ImageError::InSource { output: output.clone(), what })
+}
+
+/// Whether the output is in a tree that was taken by a list; an output that the list leaves out may lie in the source.
+fn has_output(request: &ImageRequest, tree: &Tree) -> bool {
+    let Source::Directory(source) = &request.source else { return true };
+    let (Ok(output), Ok(source)) = (request.output.canonicalize(), source.canonicalize()) else { return false };
+    output.strip_prefix(source).is_ok_and(|below| tree.lookup(below.as_os_str().as_bytes()).is_some())
 }
 
 /// How many files of a tree have content, and their bytes rounded up to multiples of `unit`.

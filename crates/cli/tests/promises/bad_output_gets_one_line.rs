@@ -73,6 +73,16 @@ fn places_where_no_image_can_be() {
     symlink(dir.join("source/sub/inside"), dir.join("place/x.ext4")).unwrap();
     std::fs::write(dir.join("source/sub/inside"), "").unwrap();
     refused(dir, "place/x.ext4", &[], &["lies in the source"]);
+    // A list says what is taken.
+    std::fs::write(dir.join("list"), "file\n").unwrap();
+    for output in ["source/sub/x.tar", "source/sub/x.tar"] {
+        let made =
+            Command::new(INARCH).args(["image", "source", "--only", "list", "-o", output]).current_dir(dir).output();
+        assert_status(&made.unwrap(), 0);
+    }
+    assert_eq!(host("tar", &["tf", "source/sub/x.tar"], dir), "./\n./file\n");
+    std::fs::write(dir.join("list"), "file\nsub/\n").unwrap();
+    refused(dir, "source/sub/x.tar", &["--only=list"], &["lies in the source"]);
 }
 
 #[test]
