@@ -368,13 +368,16 @@ impl Locked<'_> {
         let current = self.cache.current()?;
         for path in entries(&self.cache.dir.join(GENERATIONS))? {
             let fail = |error| PathError::new(&path, "cannot read a generation", error);
-            let mut file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
+            let file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
+            let is_free =
+                current.as_ref() != Some(&path) && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let file = FileLock::of(file);
             // The next sweep removes a generation without readers. It may be damaged.
-            if current.as_ref() != Some(&path) && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            if is_free {
                 continue;
             }
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).map_err(fail)?;
+            (&*file).read_to_end(&mut bytes).map_err(fail)?;
             let old = Generation::decode(&bytes).map_err(|damage| self.cache.damaged(&path, &damage))?;
             for (name, number) in of_remotes(&old) {
                 let Some(chunks) = new.get(&name) else { continue };
