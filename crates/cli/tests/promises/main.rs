@@ -1,5 +1,5 @@
 //! Tests of the README's promises through the built command, one module for each promise. One program, because linking
-//! each alone takes longer than running most of them. Two of its tests run at a time: one waits while the other works.
+//! each alone takes longer than running most of them. Three of its tests run at a time: some of them wait while others work.
 
 mod support;
 
@@ -43,6 +43,7 @@ mod caches_outlive_the_guest;
 mod caches_reach_other_machines;
 mod disks_are_listed;
 mod disks_are_made;
+mod documented_commands_run;
 mod encrypted_disks_are_read;
 mod every_source_gives_the_same_tree;
 mod every_source_makes_every_format;

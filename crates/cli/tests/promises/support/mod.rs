@@ -4,6 +4,7 @@
 
 pub mod bare_guest;
 pub mod debian;
+pub mod documented;
 pub mod listing;
 pub mod mounted;
 pub mod registry;
