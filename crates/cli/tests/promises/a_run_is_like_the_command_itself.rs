@@ -50,7 +50,7 @@ fn place_and_person_are_the_callers() {
 fn another_user_another_directory() {
     let dir = scratch();
     let script = "id -u; id -g; pwd; touch /usr/no 2>/dev/null || echo cannot write";
-    let output = run_script(dir.path(), &["-u", "nobody", "-w", "/usr/share"], script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["-u", "nobody", "-w", "/usr/share"], script, b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "65534\n65534\n/usr/share\ncannot write\n");
     let output = run_script_in(any_machine(), dir.path(), &["-u", "1234:5678"], "id -u; id -g", b"");
@@ -129,7 +129,7 @@ fn a_terminal_is_a_terminal() {
 fn a_reader_that_leaves_ends_the_run() {
     let dir = scratch();
     let mut child = Command::new(INARCH)
-        .args(["run", "--quiet", "--accel=tcg", "--", "yes"])
+        .args(["run", "--quiet", any_machine(), "--", "yes"])
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -159,7 +159,7 @@ fn trees_appear_where_they_are_wanted() {
     let read_only = format!("{}/a:/mnt,ro", dir.path().display());
     let script = "cat /new/mount/point/sub/file; ls /new/mount/point; echo x > /new/mount/point/x && cat /new/mount/point/x; \
                   echo x 2>/dev/null > /mnt/x || echo read-only; cat /mnt/noise.o";
-    let output = run_script(dir.path(), &["--tree", &tree, "--tree", &read_only], script, b"");
+    let output = run_script_in(any_machine(), dir.path(), &["--tree", &tree, "--tree", &read_only], script, b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "from asub\nx\nread-only\nobject");
     assert!(!dir.path().join("a/x").exists());
@@ -183,7 +183,7 @@ fn habitual_words_do_what_they_do_elsewhere() {
     let script = "cat /media/file; echo x >/mnt/new; (echo x >/media/new) 2>/dev/null || echo refused
                   (echo x >/root-file) 2>/dev/null || echo read-only; echo $0 $*";
     let output = Command::new(INARCH)
-        .args(["run", "-q", "--accel=tcg", "-m", "512M", "--rm", "--read-only", "--timeout", "2m"])
+        .args(["run", "-q", any_machine(), "-m", "512M", "--rm", "--read-only", "--timeout", "2m"])
         .args(["-v", &at("written", "/mnt"), "--volume", &at("read", "/media:ro")])
         .args(["sh", "-c", script, "-q", "--", "--net"])
         .current_dir(dir.path())
@@ -260,7 +260,7 @@ fn output_that_cannot_be_written_is_said() {
     let dir = scratch();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = Command::new(INARCH)
-        .args(["run", "--quiet", "--accel=tcg", "--", "echo", "text"])
+        .args(["run", "--quiet", any_machine(), "--", "echo", "text"])
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .stdout(full)

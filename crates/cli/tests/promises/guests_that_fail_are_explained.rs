@@ -136,7 +136,7 @@ fn a_full_disk_is_the_guests_enospc_and_is_told() {
     std::fs::write(tree.join("kept"), "content").unwrap();
     let script = "dd if=/dev/zero of=big bs=1M count=100; sync; rm big; cat kept; dd if=/dev/zero of=other bs=1M count=4 && echo again";
     let output = Command::new(INARCH)
-        .args(["run", "--accel=tcg", "--overlay-dir"])
+        .args(["run", any_machine(), "--overlay-dir"])
         .arg(&small)
         .args(["--", "sh", "-c", script])
         .current_dir(&tree)
@@ -217,7 +217,7 @@ fn what_qemu_says_of_kvm_is_not_shown() {
 #[test]
 fn a_quiet_run_that_runs_out_of_memory_says_so() {
     let hungry = "l = []\nwhile True: l.append(b'x' * (1 << 20))";
-    let output = inarch(["run", "-q", "--accel=tcg", "-m", "192M", "--cpus=1", "/usr/bin/python3", "-c", hungry]);
+    let output = inarch(["run", "-q", any_machine(), "-m", "192M", "--cpus=1", "/usr/bin/python3", "-c", hungry]);
     assert_status(&output, 137);
     let text = stderr(&output);
     let told = text.lines().filter(|line| line.starts_with("inarch: ")).collect::<Vec<_>>();
