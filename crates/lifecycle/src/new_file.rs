@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use super::named::create_named;
@@ -117,7 +117,12 @@ impl NewFile {
 
     /// Gives the file its name, replacing any file of that name.
     pub fn commit(mut self) -> Result<(), PathError> {
-        self.name_it().map_err(|error| PathError::new(&self.path, "cannot give the file its name", error))
+        self.name_it(true).map_err(|error| PathError::new(&self.path, "cannot give the file its name", error))
+    }
+
+    /// As [`NewFile::commit`], unless a file has the name: that one stays as it is, for those who read it.
+    pub fn commit_unless_there(mut self) -> Result<(), PathError> {
+        self.name_it(false).map_err(|error| PathError::new(&self.path, "cannot give the file its name", error))
     }
 
     /// As [`NewFile::commit`], but with another name in the same directory.
@@ -127,7 +132,7 @@ impl NewFile {
         self.commit()
     }
 
-    fn name_it(&mut self) -> Result<(), Errno> {
+    fn name_it(&mut self, replaces: bool) -> Result<(), Errno> {
         if self.temporary.is_none() {
             let link = |name: &OsStr| {
                 let file = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
@@ -138,7 +143,8 @@ impl NewFile {
                 }
             };
             match link(&self.name) {
-                Err(Errno::EXIST) => {}
+                Err(Errno::EXIST) if replaces => {}
+                Err(Errno::EXIST) => return Ok(()),
                 result => return result,
             }
             // From here to the rename it has a temporary name.
@@ -146,7 +152,14 @@ impl NewFile {
             self.temporary = Some(with_new_name(link)?.1);
         }
         if let Some(temporary) = &self.temporary {
-            renameat(&self.directory, temporary, &self.directory, &self.name)?;
+            let rename = |flags| renameat_with(&self.directory, temporary, &self.directory, &self.name, flags);
+            let renamed = if replaces { Err(Errno::INVAL) } else { rename(RenameFlags::NOREPLACE) };
+            match renamed {
+                Err(Errno::EXIST) => return Ok(()),
+                // Some file systems only replace.
+                Err(Errno::INVAL | Errno::NOSYS) => renameat(&self.directory, temporary, &self.directory, &self.name)?,
+                renamed => renamed?,
+            }
             self.temporary = None;
         }
         Ok(())
@@ -205,6 +218,13 @@ mod tests {
                 assert_eq!(names(dir.path()), ["image"]);
                 assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
             }
+            let mut late = NewFile::create_with(&path, nameless, Box::new(|| {})).unwrap();
+            late.file.write_all(b"late").unwrap();
+            late.commit_unless_there().unwrap();
+            assert_eq!(
+                (names(dir.path()), std::fs::read_to_string(&path).unwrap()),
+                (vec!["image".to_owned()], "two".to_owned())
+            );
             // The target of a symlink is replaced; the symlink stays.
             let link = dir.path().join("link");
             std::os::unix::fs::symlink("image", &link).unwrap();

@@ -236,9 +236,7 @@ impl Pull<'_> {
         let document = Described { media_type, size: bytes.len() as u64, digest };
         // Nothing is kept that leads nowhere.
         read(&self.text, &document, &bytes, self.machine)?;
-        self.images.keep(&document.digest, |file| {
-            file.write_all(&bytes).map_err(|error| PullError::Keep { path: self.images.place().to_owned(), error })
-        })?;
+        self.images.keep_document(&document.digest, &bytes)?;
         Ok(document)
     }
 
@@ -270,7 +268,7 @@ impl Pull<'_> {
     /// Fetches a blob; its bytes are checked as they come.
     fn blob(&self, registry: &Registry, blob: &Described, is_stopped: &AtomicBool) -> Result<(), PullError> {
         let digest = blob.digest.to_string();
-        self.images.keep(&blob.digest, |file| {
+        self.images.keep_blob(blob, |file| {
             let mut hasher = blob.digest.hasher();
             let fetched = registry.blob(&digest, blob.size, |piece| {
                 if is_stopped.load(Ordering::Relaxed) {

@@ -59,7 +59,8 @@ impl Served {
     pub fn of_serving_thread(&self, name: &str) -> PathBuf {
         let tasks = fs::read_dir(self.proc("task")).unwrap().map(|task| task.unwrap().path());
         let serves = |task: &PathBuf| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|comm| ["server\n", "fuse\n"].contains(&comm.as_str()))
+            fs::read_to_string(task.join("comm"))
+                .is_ok_and(|comm| ["server\n", "mount\n", "fuse\n"].contains(&comm.as_str()))
         };
         tasks.into_iter().find(serves).map_or_else(|| self.proc(name), |task| task.join(name))
     }
