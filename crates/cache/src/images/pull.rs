@@ -236,7 +236,7 @@ impl Pull<'_> {
         let document = Described { media_type, size: bytes.len() as u64, digest };
         // Nothing is kept that leads nowhere.
         read(&self.text, &document, &bytes, self.machine)?;
-        self.images.keep_document(&document.digest, &bytes)?;
+        self.images.keep_document(&document, &bytes)?;
         Ok(document)
     }
 

@@ -152,24 +152,34 @@ impl Images {
     }
 
     /// Keeps a document.
-    pub fn keep_document(&self, digest: &Digest, bytes: &[u8]) -> Result<(), PullError> {
-        let path = self.blob(digest);
-        let write =
-            |file: &mut dyn Write| file.write_all(bytes).map_err(|error| PullError::Keep { path: path.clone(), error });
-        // One that is damaged is replaced. Nobody has a document open for long.
-        Ok(new_file(&path, write)?.commit()?)
+    pub fn keep_document(&self, document: &Described, bytes: &[u8]) -> Result<(), PullError> {
+        let fail = |error| PullError::Keep { path: self.blob(&document.digest), error };
+        self.keep(document, |file| file.write_all(bytes).map_err(fail), || self.document(document).is_some())
     }
 
-    /// Keeps a blob. `fill` writes its bytes, and must check them. Another command may have kept it meanwhile, and read it by now: that file stays.
+    /// Keeps a blob. `fill` writes its bytes, and must check them.
     pub fn keep_blob(
         &self,
         blob: &Described,
         fill: impl FnOnce(&mut dyn Write) -> Result<(), PullError>,
     ) -> Result<(), PullError> {
+        self.keep(blob, fill, || self.has(blob))
+    }
+
+    /// Keeps what `fill` writes, unless it is here, as `is_here` tells: another command may have kept it meanwhile, and reads that file by now.
+    fn keep(
+        &self,
+        blob: &Described,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), PullError>,
+        is_here: impl Fn() -> bool,
+    ) -> Result<(), PullError> {
         let path = self.blob(&blob.digest);
-        let new = new_file(&path, fill)?;
-        // A crash or a disk has cut it off.
-        if path.symlink_metadata().is_ok() && !self.has(blob) {
+        let new = NewFile::create(&path, || {})?;
+        fill(&mut &new.file)?;
+        // A name that outlives a loss of power must not lead to other bytes.
+        new.file.sync_data().map_err(|error| PullError::Keep { path: path.clone(), error })?;
+        // A crash or a disk has damaged it.
+        if path.symlink_metadata().is_ok() && !is_here() {
             fs::remove_file(&path).map_err(|error| PathError::new(&path, "cannot remove what is damaged", error))?;
         }
         Ok(new.commit_unless_there()?)
@@ -209,15 +219,6 @@ impl Images {
         // Only the order in which images are pruned suffers.
         let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
     }
-}
-
-/// A file without its name, which has its bytes.
-fn new_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<(), PullError>) -> Result<NewFile, PullError> {
-    let new = NewFile::create(path, || {})?;
-    fill(&mut &new.file)?;
-    // A name that outlives a loss of power must not lead to other bytes.
-    new.file.sync_data().map_err(|error| PullError::Keep { path: path.to_owned(), error })?;
-    Ok(new)
 }
 
 fn lock(place: &Path, how: FlockOperation) -> Result<File, PathError> {
@@ -409,24 +410,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blob_that_others_read_is_not_replaced() {
+    fn what_others_read_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();
         let lock = FileLock::of(lock(dir.path(), FlockOperation::LockShared).unwrap());
         let images = Images { place: dir.path().to_owned(), _lock: Arc::new(lock) };
         let blob = Described { media_type: "layer".to_owned(), digest: Digest::of(b"bytes"), size: 5 };
         let path = images.blob(&blob.digest);
-        let keep = || {
-            let fill = |file: &mut dyn Write| file.write_all(b"bytes").map_err(|error| panic!("{error}"));
-            images.keep_blob(&blob, fill).unwrap();
-            fs::metadata(&path).unwrap()
-        };
-        let first = keep();
-        let second = keep();
-        assert_eq!((second.ino(), second.ctime_nsec()), (first.ino(), first.ctime_nsec()));
+        let stamp = || fs::metadata(&path).map(|is| (is.ino(), is.ctime_nsec())).unwrap();
+        let keep =
+            || images.keep_blob(&blob, |file| file.write_all(b"bytes").map_err(|error| panic!("{error}"))).unwrap();
+        keep();
+        let first = stamp();
+        keep();
+        images.keep_document(&blob, b"bytes").unwrap();
+        assert_eq!(stamp(), first);
         // One that was cut off is.
         fs::write(&path, "by").unwrap();
         keep();
+        assert_eq!(fs::read(&path).unwrap(), b"bytes");
+        // So is a document with other bytes.
+        fs::write(&path, "other").unwrap();
+        images.keep_document(&blob, b"bytes").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
     }
 }
