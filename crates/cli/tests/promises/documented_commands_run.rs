@@ -125,7 +125,7 @@ fn run(scene: &Path, text: &str) -> Result<(), String> {
 #[test]
 fn each_in_its_documents_order() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: documented_commands_run: only root has mounts of its own for each command");
+        return println!("skipped: each_in_its_documents_order: only root has mounts of its own for each command");
     }
     let with_guests = std::env::var_os("INARCH_ALL_PROGRAMS").is_some();
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
