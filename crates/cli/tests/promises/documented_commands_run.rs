@@ -26,9 +26,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("vng", "needs another program"),
     ("compare-mkfs", "takes minutes: disks_are_made"),
     ("-it ", "needs a terminal: a_run_is_like_the_command_itself"),
+    ("run --root guest.", "needs a terminal: a_run_is_like_the_command_itself"),
     ("shell guest.qcow2 -i", "needs a terminal: a_shell_over_guests_disks"),
     ("git -C /", "changes this machine: what_a_guest_changed_is_listed"),
     ("serve --port", "an example's own command: a_container_image_runs_as_it_says"),
+    ("--entrypoint", "needs an image: a_container_image_runs_as_it_says"),
+    ("/src/a.c", "changes this machine: apply_is_atomic_and_resumable"),
+    ("/srv/root", "needs a directory of this machine: disks_are_made"),
     ("arch/x86/boot", "needs a kernel's build: a_run_is_like_the_command_itself"),
     ("guest.qcow2 --socket", "shown for its form"),
 ];
@@ -64,7 +68,6 @@ const BEFORE: &[(&str, &str)] = &[
     ("inarch trace --verify -- cc -o hello", "rm hello"),
     ("inarch trace diff", "inarch trace --json monday.json make; cp monday.json tuesday.json"),
     ("inarch trace why /usr/include/stdio.h", "inarch trace --json t.json -- cc -c hello.c"),
-    ("inarch apply --force try", "echo old > a.c; inarch run --keep try sh -c 'echo new > a.c'"),
 ];
 
 /// Words that stand for what a reader has.

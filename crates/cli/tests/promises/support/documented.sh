@@ -21,9 +21,12 @@ echo site > site/index.html
 # A root for a guest, and archives of it.
 cp /bin/busybox rootfs/bin/
 for tool in sh ls cat env true serve apt uname; do ln -s busybox rootfs/bin/$tool; done
+printf '#!/bin/sh\ncat "$2/config.h"\n' > rootfs/bin/make
+chmod +x rootfs/bin/make
 echo 'root:x:0:0::/root:/bin/sh' > rootfs/etc/passwd
 echo 'NAME=Scene' > rootfs/etc/os-release
 echo log > rootfs/var/log/messages
+cp -a rootfs bookworm
 tar cf rootfs.tar -C rootfs .
 tar cJf rootfs.tar.xz -C rootfs .
 cp rootfs.tar app.tar
