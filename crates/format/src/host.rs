@@ -6,11 +6,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZero;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use inarch_tree::open_beneath;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::ReadError;
@@ -85,8 +86,7 @@ impl Host for ThisHost {
         let failed = |reason: String| malformed(format!("{}: {reason}", at.display()));
         // Does not wait for a writer if the file is a FIFO.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let file = match openat2(directory, name, flags, Mode::empty(), resolve) {
+        let file = match open_beneath(directory.as_fd(), name.as_bytes(), flags) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(Errno::LOOP) => return Err(failed("symlinks in an image layout are not followed".to_owned())),

@@ -25,6 +25,7 @@
 
 #![deny(unsafe_code)]
 
+mod beneath;
 mod builder;
 pub mod compare;
 mod extents;
@@ -35,6 +36,7 @@ pub mod select;
 mod stored;
 mod tree;
 
+pub use beneath::open_beneath;
 pub use builder::{BuildError, Builder, NAME_MAX};
 pub use extents::{Extent, ExtentError, Extents};
 pub use inode::{Attributes, FileType, Inode, InodeId, Timestamp};

@@ -199,6 +199,7 @@ fn and_leads_nowhere_else() {
     fs::create_dir_all(at("outside")).unwrap();
     let script = "
         mkdir -p root/top/dir root/top/name-2; printf secret > root/top/name-2/file; ln -s $PWD/outside root/top/name-1
+        ln root/top/name-2/file root/top/other-name; printf host > outside/file
         /sbin/mke2fs -q -t ext4 -O ^metadata_csum -d root image 16M 2> /dev/null
         printf 'ln top top/dir/loop\\n' | /sbin/debugfs -w image > /dev/null 2>&1";
     host("sh", &["-ec", script], dir.path());
@@ -213,7 +214,10 @@ fn and_leads_nowhere_else() {
     let said = stderr(&output);
     assert!(said.contains("name-1: left out") && said.contains("/top/dir/loop"), "{said}");
     assert!(fs::symlink_metadata(at("copy/name-1")).is_ok(), "the first file of the name");
-    assert_eq!(fs::read_dir(at("outside")).unwrap().count(), 0);
+    assert!(said.contains("other-name: left out"), "{said}");
+    assert!(fs::symlink_metadata(at("copy/other-name")).is_err(), "a hard link to what the first name leads to");
+    assert_eq!(fs::metadata(at("outside/file")).unwrap().nlink(), 1);
+    assert_eq!(fs::read_dir(at("outside")).unwrap().count(), 1);
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
     let found = inarch(["disk", "find", "--salvage", image]);

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::path::Path;
 use inarch_block::Cursor;
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::scratch::Scratch;
-use inarch_tree::{FileType, Timestamp};
+use inarch_tree::{FileType, Timestamp, open_beneath};
 use inarch_volume::{Last, Node, Volume, VolumeError, join_data};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -115,8 +115,13 @@ enum Step {
     Piece(Piece),
     /// It ends.
     End,
-    /// Another name of a file that was made: its name, and the path of the first below the top.
-    Link(Vec<u8>, Vec<u8>),
+    /// Another name of a file.
+    Link {
+        name: Vec<u8>,
+        node: Node,
+        /// The path of its first name below the private directory.
+        first: Vec<u8>,
+    },
     /// A symbolic link, a device, a FIFO or a socket.
     Other(Entry),
     /// Something cannot be read.
@@ -295,7 +300,7 @@ impl<'a> Walk<'a> {
                 if entry.attributes.links > 1 {
                     if let Some(first) = self.links.get(&node) {
                         let first = self.path_of(first);
-                        return Ok(((self.send)(Step::Link(entry.path, first)), None));
+                        return Ok(((self.send)(Step::Link { name: entry.path, node, first }), None));
                     }
                     self.links.insert(node, (self.directory, entry.path.clone()));
                     self.needed = self.needed.max(self.directory + 1);
@@ -325,6 +330,8 @@ struct Writer {
     /// How deep the walk is in a directory that is left out.
     skipped: u64,
     file: Option<(File, Entry, u64)>,
+    /// The host's inode numbers of files that may get another name.
+    made: HashMap<Node, u64>,
     is_root: bool,
     report: CopyReport,
 }
@@ -340,6 +347,7 @@ impl Writer {
             top: None,
             skipped: 0,
             file: None,
+            made: HashMap::new(),
             is_root,
             report: CopyReport::default(),
         }
@@ -356,7 +364,7 @@ impl Writer {
                 self.skipped -= 1;
                 Ok(())
             }
-            Step::File(_) | Step::Link(..) | Step::Other(_) if self.skipped > 0 => Ok(()),
+            Step::File(_) | Step::Link { .. } | Step::Other(_) if self.skipped > 0 => Ok(()),
             Step::Lost(line) => {
                 self.drop_file()?;
                 self.report.lose(line);
@@ -367,21 +375,41 @@ impl Writer {
             Step::Leave => self.leave(),
             Step::Enter(entry) => self.enter(entry),
             Step::File(entry) => self.begin_file(entry),
-            Step::Link(name, first) => {
-                self.end_file()?;
-                self.report.files += 1;
-                let (Some((top, _)), Some((above, _))) = (self.directories.first(), self.directories.last()) else {
-                    return Ok(());
-                };
-                match fs::linkat(top, &*first, above, &*name, AtFlags::empty()) {
-                    // The first name was left out, or this name is another file's.
-                    Err(Errno::NOENT | Errno::EXIST) => self.leave_out(&name),
-                    linked => linked.map_err(|error| ("a hard link cannot be made", error))?,
-                }
-                Ok(())
-            }
+            Step::Link { name, node, first } => self.link(&name, node, &first),
             Step::Other(entry) => self.other(entry),
         }
+    }
+
+    /// Gives a file that was made another name. What stands at its first name may be something else, and a link on the way may lead out of
+    /// the copy: an image may have a name twice.
+    fn link(&mut self, name: &[u8], node: Node, first: &[u8]) -> Result<(), StepError> {
+        self.end_file()?;
+        let made = self.made.get(&node).copied();
+        let (Some((top, _)), Some((above, _))) = (self.directories.first(), self.directories.last()) else {
+            return Ok(());
+        };
+        let (directory, last) = match first.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (first.get(..slash).unwrap_or_default(), first.get(slash + 1..).unwrap_or_default()),
+            None => (&b"."[..], first),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let linked = open_beneath(top.as_fd(), directory, flags).and_then(|directory| {
+            let there = fs::statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW)?;
+            if made != Some(there.st_ino) {
+                return Err(Errno::NOENT);
+            }
+            fs::linkat(&directory, last, above, name, AtFlags::empty())
+        });
+        match linked {
+            Ok(()) => self.report.files += 1,
+            Err(Errno::EXIST) => self.leave_out(name),
+            // What leads to the first name is not what the image has there.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                self.report.lose(named(name, "left out: its file was not copied under its first name"));
+            }
+            Err(error) => return Err(("a hard link cannot be made", error)),
+        }
+        Ok(())
     }
 
     fn above(&self) -> Result<&OwnedFd, StepError> {
@@ -428,6 +456,7 @@ impl Writer {
     /// Removes a file that breaks off, since its other bytes are not known.
     fn drop_file(&mut self) -> Result<(), StepError> {
         let Some((_, entry, _)) = self.file.take() else { return Ok(()) };
+        self.made.remove(&entry.node);
         self.report.files = self.report.files.saturating_sub(1);
         let removed = fs::unlinkat(self.above()?, &*entry.path, AtFlags::empty());
         removed.map_err(|error| ("a damaged file cannot be removed", error))
@@ -441,7 +470,11 @@ impl Writer {
             self.leave_out(&entry.path);
             return Ok(());
         }
-        let made = made.map_err(|error| ("a file cannot be made", error))?;
+        let fail = |error| ("a file cannot be made", error);
+        let made = made.map_err(fail)?;
+        if entry.attributes.links > 1 {
+            self.made.insert(entry.node, fs::fstat(&made).map_err(fail)?.st_ino);
+        }
         self.report.files += 1;
         self.file = Some((File::from(made), entry, 0));
         Ok(())
@@ -581,7 +614,7 @@ mod tests {
         let volume = deep(depth, files);
         let mut links = Vec::new();
         let mut send = |step| {
-            if let Step::Link(name, first) = step {
+            if let Step::Link { name, first, .. } = step {
                 links.push((name, first));
             }
             true
@@ -595,5 +628,20 @@ mod tests {
         let expected =
             (0..files).map(|file| (format!("z{file:03}").into_bytes(), format!("{above}/f{file:03}").into_bytes()));
         assert!(links == expected.collect::<Vec<_>>());
+    }
+    #[test]
+    fn a_first_name_may_be_longer_than_the_path_of_a_call() {
+        let volume = deep(30, 2);
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(fs::open(directory.path(), OFlags::DIRECTORY, Mode::empty()).unwrap());
+        let mut send = |step| {
+            writer.step(step).unwrap();
+            true
+        };
+        assert!(Walk::new(&volume, &mut send, b"/").copy(volume.root(), b"it".to_vec()).unwrap());
+        assert_eq!(writer.report.lost, [""; 0]);
+        for name in ["it/z000", "it/z001"] {
+            assert_eq!(fs::stat(directory.path().join(name)).unwrap().st_nlink, 2);
+        }
     }
 }

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use inarch_tree::Timestamp;
+use inarch_tree::{Timestamp, open_beneath};
 use inarch_vfs::Identity;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, statat};
 use rustix::io;
 
 use super::places::Name;
@@ -85,8 +86,8 @@ pub fn listed(directory: &Path) -> Vec<(Name, Identity)> {
 /// The same of a directory beneath `root`, to which no symbolic link leads: others may have made what is there.
 pub fn listed_beneath(root: BorrowedFd<'_>, directory: &Path) -> Vec<(Name, Identity)> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    openat2(root, directory, FLAGS, Mode::empty(), resolve).and_then(|directory| all_in(&directory)).unwrap_or_default()
+    let opened = open_beneath(root, directory.as_os_str().as_bytes(), FLAGS);
+    opened.and_then(|directory| all_in(&directory)).unwrap_or_default()
 }
 
 fn all_in(directory: &OwnedFd) -> io::Result<Vec<(Name, Identity)>> {
