@@ -104,9 +104,14 @@ impl BackingFile {
         Err(self.fail(reason))
     }
 
+    /// The error of a read. A server makes `EIO` of it; a user gets its text.
     fn fail(&self, reason: ChangeReason) -> io::Error {
+        let error = match reason {
+            ChangeReason::Unreadable(errno) => errno.into(),
+            _ => io::Error::other(format!("it was changed after it was opened: {reason}")),
+        };
         self.change.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
-        io::Error::from_raw_os_error(libc::EIO)
+        error
     }
 }
 

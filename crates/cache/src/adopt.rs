@@ -1,6 +1,6 @@
 //! [`adopt`]: makes the current generation of a remote the current one here. Names and digests come at once, the bytes of files when they are read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,8 @@ use inarch_tree::select::without;
 use super::error::Damage;
 use super::far::{Far, Head};
 use super::generation::Generation;
-use super::lazy::Chunks;
+use super::lazy::{self, Chunks};
+use super::pack::Digest;
 use super::store::{Cache, Next, Snapshot};
 use super::synced::Synced;
 use super::{CacheError, Stored};
@@ -52,14 +53,36 @@ pub fn adopt(cache: &Cache, far: &Far, is_copy: bool) -> Result<Adopted, CacheEr
             return Ok(None);
         }
         make_packs(cache, &there)?;
-        let lists = (*there.lists).clone();
-        Ok(Some(Next { tree: Arc::clone(&there.tree), files: there.places(), lists, drops: true }))
+        let (files, lists) = (places(now, &there), (*there.lists).clone());
+        Ok(Some(Next { tree: Arc::clone(&there.tree), files, lists, drops: true }))
     })?;
     // Otherwise another process has published meanwhile: most likely the same.
     let Some(number) = published else { return Ok(Adopted::Nothing) };
     let location = far.location().to_string();
     Synced { location, there: current.head.generation, here: Some(number) }.store(cache.dir())?;
     Ok(Adopted::Copy(number))
+}
+
+/// Where the files of a remote's generation are: those whose bytes this machine has published itself stay in its own packs. The remote may have lost
+/// them, or be out of reach.
+fn places(now: &Generation, there: &Generation) -> Vec<Option<(String, u64, Digest)>> {
+    let own = |(id, stored): (InodeId, Stored)| {
+        let name = now.body.packs.get(stored.pack as usize).filter(|name| !lazy::is_name(name))?;
+        // The size, too: a remote may say what it likes of a file with this digest.
+        Some(((stored.digest, now.tree.inode(id).size()), (name, stored.at)))
+    };
+    let stored = |generation: &Generation, id: InodeId| generation.files.get(id.index()).copied().flatten();
+    let all = now.tree.inodes().filter_map(|(id, _)| Some((id, stored(now, id)?)));
+    let own: HashMap<(Digest, u64), (&String, u64)> = all.filter_map(own).collect();
+    let mut places = there.places();
+    for ((_, inode), place) in there.tree.inodes().zip(&mut places) {
+        if let Some((name, at, digest)) = place
+            && let Some((own, own_at)) = own.get(&(*digest, inode.size()))
+        {
+            (*name, *at) = ((*own).clone(), *own_at);
+        }
+    }
+    places
 }
 
 /// Makes the files of a remote's packs. The cache is locked, so that a concurrent sweep does not remove them as unused.
@@ -88,12 +111,12 @@ pub fn without_absent(cache: &Cache, generation: &Generation) -> Result<(Generat
 mod tests {
     use std::fs;
 
-    use inarch_block::read_content;
+    use inarch_block::{BackedFiles, read_content};
     use inarch_remote::Location;
     use inarch_tree::{Attributes, Builder};
 
     use super::*;
-    use crate::{Body, CachePlace, Digest, Lists, Scope};
+    use crate::{Body, CachePlace, Lists, Scope};
 
     const PACK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -154,5 +177,44 @@ mod tests {
         assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(2)));
         assert_eq!(read(&cache(&far).snapshot().unwrap()), b"second");
         assert_eq!(read(&snapshot), b"first");
+        // Nobody reads any of them any more: what the remote says now takes their place.
+        drop(snapshot);
+        let far = put("there", &generation(3, 4096, b"third"), 4096, b"third");
+        assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(3)));
+        assert_eq!(read(&cache(&far).snapshot().unwrap()), b"third");
+        assert_eq!(fs::read_dir(cache(&far).dir().join("generations")).unwrap().count(), 1);
+    }
+
+    /// Of a remote that has lost the bytes which this machine sent there.
+    #[test]
+    fn what_this_machine_has_itself_stays_here() {
+        let home = tempfile::tempdir().unwrap();
+        let location = Location::parse(&format!("file://{}", home.path().join("there").display())).unwrap();
+        let far = Arc::new(Far::start(location, "there".to_owned(), true).unwrap());
+        let place = CachePlace::new(&home.path().join("caches"), Scope::User, "own").unwrap();
+        let cache = Cache::make(&place).unwrap().with_far(Some(Arc::clone(&far)));
+        let there = generation(1, 4096, b"content");
+        let base = Snapshot::empty().unwrap();
+        let mut pack = cache.new_pack().unwrap();
+        let content = BackedFiles::new(Arc::clone(&there.tree), there.extents(), vec![memory(4096, b"content")]);
+        let (id, inode) = there.tree.inodes().find(|(id, _)| super::super::has_bytes(&there.tree, *id)).unwrap();
+        let (stored, _) = pack.add((&content, id, inode.size()), |_| None).unwrap();
+        pack.sync().unwrap();
+        let own = |_: &Generation, name: &str| {
+            let place = |of: &Option<Stored>| of.map(|_| (name.to_owned(), stored.at, stored.digest));
+            let files = there.files.iter().map(place).collect();
+            Ok(Some(Next { tree: Arc::clone(&there.tree), files, lists: Lists::new(), drops: false }))
+        };
+        cache.lock().unwrap().publish(pack, ("a test", 0), &base, own).unwrap().unwrap();
+        far.publish(&there, None).unwrap().unwrap();
+        assert!(matches!(adopt(&cache, &far, true).unwrap(), Adopted::Copy(2)));
+        assert_eq!(read(&cache.snapshot().unwrap()), b"content");
+    }
+
+    fn memory(at: usize, content: &[u8]) -> Arc<dyn inarch_block::Backing> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), [&vec![0; at], content].concat()).unwrap();
+        let path = file.path().to_owned();
+        Arc::new(inarch_block::BackingFile::new(file.into_file(), path).unwrap())
     }
 }

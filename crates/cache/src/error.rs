@@ -9,6 +9,8 @@ use inarch_lifecycle::trust::Obstacle;
 use inarch_tree::layer::LayerError;
 use inarch_tree::{BuildError, LoadError};
 
+use super::turn::InUse;
+
 /// Why a cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -28,9 +30,17 @@ pub enum CacheError {
         /// Why not.
         reason: &'static str,
     },
-    /// Guests share it live.
-    #[error("cache {name}: a guest has it live (via=virtiofs); it can be removed when that has ended")]
-    Live {
+    /// A run uses it.
+    #[error("cache {name}: {}; it can be removed when that has ended", in_use(*by))]
+    InUse {
+        /// Its name.
+        name: String,
+        /// How it is used.
+        by: InUse,
+    },
+    /// It was removed while it was in use.
+    #[error("cache {name} was removed meanwhile, and nothing is put into one that was made anew; try again")]
+    Removed {
         /// Its name.
         name: String,
     },
@@ -113,6 +123,14 @@ pub enum Damage {
     Head,
     #[error("its tree: {0}")]
     Tree(#[from] LoadError),
+}
+
+fn in_use(by: InUse) -> &'static str {
+    match by {
+        InUse::Locked => "a run has it to itself (locked)",
+        InUse::Live => "a guest has it live (via=virtiofs)",
+        InUse::Read => "a program reads it",
+    }
 }
 
 fn those_that_are(elsewhere: &[String]) -> String {

@@ -97,11 +97,11 @@ pub struct Current {
 impl Far {
     /// Starts the thread that speaks with the remote, and confines it. Nothing is asked for yet. A directory is made if something will be put there.
     pub fn start(location: Location, what: String, puts: bool) -> Result<Far, CacheError> {
-        if let (true, Some(directory)) = (puts, location.directory()) {
+        if puts {
             // If it cannot be made, nothing can be put there, and that is told then.
-            let _ = std::fs::create_dir_all(directory);
+            let _ = location.make_directory();
         }
-        let confinement = fetching(location.directory())?;
+        let confinement = fetching(location.directory().as_deref())?;
         let remote = Remote::start(location, Limits::default(), move || drop(confinement.enter()));
         let remote = remote.map_err(|error| far_error(&what, error))?;
         Ok(Far { remote, what, tell: OnceLock::new(), lines: AtomicU32::new(0), is_lost: AtomicBool::new(false) })
@@ -161,6 +161,12 @@ impl Far {
 
     fn damaged(&self, object: &str, damage: &Damage) -> CacheError {
         CacheError::Remote { place: format!("{}/{object}", self.location()), reason: damage.to_string() }
+    }
+
+    /// Whether a pack is there, with all of its first `end` bytes.
+    pub fn has_pack(&self, name: &str, end: u64) -> Result<bool, CacheError> {
+        let size = self.remote.size(&format!("packs/{name}")).map_err(|error| self.fail(error))?;
+        Ok(size.is_some_and(|size| size >= end))
     }
 
     /// A part of a pack.
@@ -252,13 +258,23 @@ fn check(mut generation: Generation) -> Result<Generation, Damage> {
     if !generation.body.packs.iter().all(|name| is_name(name)) || generation.body.packs.len() > MOST_PACKS {
         return Err(Damage::Table("a pack has another name"));
     }
+    if generation.body.number > MOST_GENERATIONS {
+        return Err(Damage::Table("its number is too large"));
+    }
     for pack in 0..generation.body.packs.len() as u32 {
-        Chunks::of(&generation, pack)?;
+        if Chunks::of(&generation, pack)?.end() > LARGEST_PACK {
+            return Err(Damage::Table("a pack is too large"));
+        }
     }
     // People read it.
     generation.body.made_by = inarch_lifecycle::shown(generation.body.made_by.as_ref()).chars().take(200).collect();
     Ok(generation)
 }
+
+/// More than one a nanosecond, for ever.
+const MOST_GENERATIONS: u64 = 1 << 62;
+/// Bytes of a pack: half of what a file of ext4 can have.
+const LARGEST_PACK: u64 = 1 << 43;
 
 /// A reader has a descriptor for each.
 pub const MOST_PACKS: usize = 256;

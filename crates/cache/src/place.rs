@@ -6,8 +6,9 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use inarch_lifecycle::PathError;
@@ -15,6 +16,8 @@ use inarch_lifecycle::new_file::NewFile;
 use inarch_lifecycle::shown;
 use inarch_lifecycle::state;
 use inarch_lifecycle::trust;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::CacheError;
 use super::branch::{self, Branches};
@@ -25,6 +28,8 @@ pub const PROJECT_FILE: &str = "inarch.toml";
 /// The file with a scope's text, in its directory.
 const NOTE: &str = ".scope";
 const LONGEST: usize = 60;
+/// How the name of a cache's directory begins while it is removed.
+const REMOVED: &str = ".removed-";
 /// The directory that guests share live.
 pub(super) const LIVE: &str = "live";
 
@@ -260,9 +265,9 @@ impl CachePlace {
     /// Removes the cache.
     pub fn remove(&self) -> Result<(), PathError> {
         let directory = self.directory();
-        let gone = directory.with_file_name(format!(".removed-{}-{}", std::process::id(), self.name));
+        let gone = directory.with_file_name(format!("{REMOVED}{}-{}", std::process::id(), self.name));
         let fail = |error: io::Error| PathError::new(&directory, "cannot remove the cache", error);
-        fs::rename(&directory, &gone).and_then(|()| fs::remove_dir_all(&gone)).map_err(fail)?;
+        fs::rename(&directory, &gone).and_then(|()| remove_all(&gone)).map_err(fail)?;
         let scope = self.home.join(&self.scope_directory);
         let is_empty = fs::read_dir(&scope).is_ok_and(|all| all.flatten().all(|entry| entry.file_name() == NOTE));
         if is_empty {
@@ -271,6 +276,50 @@ impl CachePlace {
         }
         Ok(())
     }
+}
+
+/// Removes a directory of this user's. A guest may have made directories below it that not even their owner can enter.
+fn remove_all(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            permit_all(directory);
+            fs::remove_dir_all(directory)
+        }
+        removed => removed,
+    }
+}
+
+/// Lets this user change all directories below one. No link is followed.
+fn permit_all(directory: &Path) {
+    let mut open = vec![directory.to_owned()];
+    while let Some(path) = open.pop() {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // What stays as it is shows when it is removed.
+        let Ok(found) = openat(CWD, &path, flags, Mode::empty()) else { continue };
+        // An O_PATH descriptor has no fchmod(2).
+        let itself = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+        let _ = fs::set_permissions(&itself, fs::Permissions::from_mode(0o700));
+        let below = fs::read_dir(&itself).into_iter().flatten().flatten();
+        let directories = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        open.extend(directories.map(|entry| path.join(entry.file_name())));
+    }
+}
+
+/// Removes what is left of caches whose removal was interrupted.
+///
+/// # Errors
+/// There is no directory of caches.
+pub fn sweep_removed() -> Result<(), CacheError> {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    for scope in entries(&home()?).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        for entry in entries(&scope.path()) {
+            if entry.file_name().as_bytes().starts_with(REMOVED.as_bytes()) {
+                // The process that removes it may be at it just now.
+                let _ = remove_all(&entry.path());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// By /etc/passwd.

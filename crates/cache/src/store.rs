@@ -77,6 +77,14 @@ impl Snapshot {
         Ok(Snapshot { generation: empty()?, packs: Vec::new(), is_parent_s: false, lock: Mutex::default() })
     }
 
+    /// Whether it is of the cache that is at its place now.
+    fn is_of(&self, cache: &Cache) -> bool {
+        let number = self.generation.body.number;
+        let path = cache.dir.join(GENERATIONS).join(format!("{number:08}"));
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        number == 0 || lock.as_ref().is_some_and(|lock| is_at(lock, &path))
+    }
+
     /// Lets it be removed: nothing of it is read any more.
     pub fn release(&self) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -146,6 +154,10 @@ impl Cache {
         &self.dir
     }
 
+    fn removed(&self) -> CacheError {
+        CacheError::Removed { name: self.place.name.clone() }
+    }
+
     fn damaged(&self, path: &Path, damage: &Damage) -> CacheError {
         let name = self.place.name.clone();
         CacheError::Damaged { path: path.to_owned(), reason: damage.to_string(), name }
@@ -211,10 +223,16 @@ impl Cache {
     /// Opens a pack of a remote.
     fn lazy_pack(&self, name: &str, number: u32, generation: &Generation) -> Result<Arc<dyn Backing>, CacheError> {
         let path = self.dir.join(PACKS).join(name);
-        let fail = |error| PathError::new(&path, "cannot open a pack of the cache", error);
-        let file = trust::open(&path, OpenOptions::new().read(true).write(true)).map_err(fail)?;
+        let file = self.open_pack(&path, OpenOptions::new().read(true).write(true))?;
         let chunks = Chunks::of(generation, number).map_err(|damage| self.damaged(&path, &damage))?;
         Ok(Arc::new(LazyPack::new(name, file, chunks, Arc::clone(&generation.tree), self.far.clone())))
+    }
+
+    fn open_pack(&self, path: &Path, options: &mut OpenOptions) -> Result<File, CacheError> {
+        trust::open(path, options).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.damaged(path, &Damage::Table("this pack of it is missing")),
+            _ => PathError::new(path, "cannot open a pack of the cache", error).into(),
+        })
     }
 
     /// Makes the file of a remote's pack, if it is not there. It gets its bytes when they are read.
@@ -243,7 +261,7 @@ impl Cache {
             return Err(self.damaged(&path, &Damage::Table("it is not a pack's name")));
         }
         let fail = |error| PathError::new(&path, "cannot open a pack of the cache", error);
-        let file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
+        let file = self.open_pack(&path, OpenOptions::new().read(true))?;
         if !is_pack(&file).map_err(fail)? {
             return Err(self.damaged(&path, &Damage::Table("it is no pack")));
         }
@@ -266,20 +284,25 @@ impl Cache {
         file.set_modified(SystemTime::now()).map_err(fail)
     }
 
-    /// When a guest last had it; `None` if none had.
+    /// When a guest last had it; `None` if that is not known.
     pub fn used(&self) -> Option<SystemTime> {
         let of = |path: PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         of(self.dir.join(USED)).or_else(|| of(self.current().ok()??))
     }
 
-    /// Whether somebody reads its current generation.
-    pub fn is_read(&self) -> Result<bool, CacheError> {
-        let Some(path) = self.current()? else { return Ok(false) };
-        let file = trust::open(&path, OpenOptions::new().read(true));
-        let file = file.map_err(|error| PathError::new(&path, "cannot read the generation", error))?;
-        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        let _lock = FileLock::of(file);
-        Ok(locked.is_err())
+    /// Whether guests have files in the directory that they share live.
+    pub fn has_live_files(&self) -> bool {
+        fs::read_dir(self.place.live_directory()).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
+    /// Opens the file of the current generation, if there is any. It may be damaged.
+    pub(super) fn open_current(&self) -> Result<Option<File>, CacheError> {
+        let Ok(Some(path)) = self.current() else { return Ok(None) };
+        match trust::open(&path, OpenOptions::new().read(true)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(PathError::new(&path, "cannot read the generation", error).into()),
+        }
     }
 
     /// A pack for what is to be published.
@@ -293,12 +316,18 @@ impl Cache {
     }
 
     /// Locks the cache against others that change it.
+    ///
+    /// # Errors
+    /// [`CacheError::Removed`]: while this waited, the cache was removed. What has its name now is another one.
     pub fn lock(&self) -> Result<Locked<'_>, CacheError> {
         let path = self.dir.join(LOCK);
         let fail = |error| PathError::new(&path, "cannot lock the cache", error);
         let lock =
             trust::open(&path, OpenOptions::new().read(true).append(true).create(true).mode(0o600)).map_err(fail)?;
         wait_for(&lock, FlockOperation::LockExclusive).map_err(fail)?;
+        if !is_at(&lock, &path) {
+            return Err(self.removed());
+        }
         Ok(Locked { cache: self, _lock: FileLock::of(lock) })
     }
 }
@@ -312,6 +341,9 @@ pub struct Locked<'a> {
 impl Locked<'_> {
     /// Publishes what `make` makes of the current generation; it gets that and the name of the new pack. Returns the new
     /// generation's number; `None` if `make` makes nothing. `pack` must be durable. `base` is what the caller read, and reads no more.
+    ///
+    /// # Errors
+    /// [`CacheError::Removed`]: the cache that `base` is of was removed. Packs of the one that has its name now have other files.
     pub fn publish(
         &self,
         pack: NewPack,
@@ -320,6 +352,9 @@ impl Locked<'_> {
         make: impl FnOnce(&Generation, &str) -> Result<Option<Next>, CacheError>,
     ) -> Result<Option<u64>, CacheError> {
         let cache = self.cache;
+        if !base.is_of(cache) {
+            return Err(cache.removed());
+        }
         let current = cache.snapshot()?;
         let number = current.generation.body.number + 1;
         let name = format!("{number:08}");
@@ -330,7 +365,9 @@ impl Locked<'_> {
         }
         let body = Body { number, time, made_by: made_by.to_owned(), packs: Vec::new() };
         let generation = self.put_together(with_names(body, next, &current.generation.lists))?;
-        self.must_agree(&generation)?;
+        drop(current);
+        base.release();
+        let unread = self.must_agree(&generation)?;
         sync_directory(&cache.dir.join(PACKS))?;
         let path = cache.dir.join(GENERATIONS).join(&name);
         let mut new = NewFile::create(&path, || {})?;
@@ -340,8 +377,12 @@ impl Locked<'_> {
         new.commit()?;
         sync_directory(&cache.dir.join(GENERATIONS))?;
         self.make_current(&name)?;
-        drop(current);
-        base.release();
+        // Before their locks end: one who waits to read such a generation finds that it is gone.
+        // One of the new generation's name was left by a publication that did not end, and is replaced.
+        for (old, _lock) in unread.iter().filter(|(old, _)| *old != path) {
+            fs::remove_file(old).map_err(|error| PathError::new(old, "cannot remove an old generation", error))?;
+        }
+        drop(unread);
         self.sweep()?;
         if drops {
             self.punch()?;
@@ -350,8 +391,10 @@ impl Locked<'_> {
     }
 
     /// A remote's pack may have the name of another remote's pack, or of an older one. If two packs overlapped within a generation, it
-    /// could not be read; if one overlapped another generation's, readers of that would get the bytes of this one.
-    fn must_agree(&self, generation: &Generation) -> Result<(), CacheError> {
+    /// could not be read; if one overlapped another generation's, readers of that would get the bytes of this one. Returns the generations
+    /// that nobody reads, and keeps them from being read: with them nothing has to agree.
+    fn must_agree(&self, generation: &Generation) -> Result<Vec<(PathBuf, FileLock)>, CacheError> {
+        let mut unread = Vec::new();
         let of_remotes = |generation: &Generation| {
             let names = generation.body.packs.iter().cloned().zip(0..);
             names.filter(|(name, _)| lazy::is_name(name)).collect::<BTreeMap<String, u32>>()
@@ -363,17 +406,16 @@ impl Locked<'_> {
             new.insert(name, chunks);
         }
         if new.is_empty() {
-            return Ok(());
+            return Ok(unread);
         }
-        let current = self.cache.current()?;
         for path in entries(&self.cache.dir.join(GENERATIONS))? {
             let fail = |error| PathError::new(&path, "cannot read a generation", error);
             let file = trust::open(&path, OpenOptions::new().read(true)).map_err(fail)?;
-            let is_free =
-                current.as_ref() != Some(&path) && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
             let file = FileLock::of(file);
-            // The next sweep removes a generation without readers. It may be damaged.
+            // It may be damaged.
             if is_free {
+                unread.push((path, file));
                 continue;
             }
             let mut bytes = Vec::new();
@@ -387,7 +429,7 @@ impl Locked<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(unread)
     }
 
     fn make_current(&self, name: &str) -> Result<(), PathError> {
@@ -498,7 +540,8 @@ impl Locked<'_> {
             if let Some(Some(stored)) = generation.files.get(id.index())
                 && let Some(used) = used.get_mut(stored.pack as usize)
             {
-                used.push((stored.at, (stored.at + inode.size()).next_multiple_of(BLOCK)));
+                let end = stored.at.saturating_add(inode.size());
+                used.push((stored.at, end.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)));
             }
         }
         for (name, used) in generation.body.packs.iter().zip(&mut used) {
@@ -509,6 +552,7 @@ impl Locked<'_> {
             used.sort_unstable();
             let mut end = BLOCK;
             for (start, stop) in used.iter().copied().chain([(size, size)]) {
+                let start = start.min(size);
                 if start > end {
                     match fallocate(&pack, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, end, start - end) {
                         // The bytes stay, on a file system without holes.
@@ -592,6 +636,12 @@ fn remove_unfinished(path: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
+/// Whether an open file is still the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    file.metadata().is_ok_and(|file| fs::symlink_metadata(path).is_ok_and(|there| id(there) == id(file)))
+}
+
 fn sync_directory(path: &Path) -> Result<(), PathError> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|error| PathError::new(path, "cannot make it durable", error))
@@ -628,7 +678,81 @@ pub fn all(home: &Path) -> Result<Vec<CachePlace>, CacheError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::InUse;
     use super::*;
+
+    /// Publishes a generation without files.
+    fn publish(cache: &Cache, base: &Snapshot) -> Result<Option<u64>, CacheError> {
+        let next = |now: &Generation, _: &str| {
+            let (files, lists) = (now.places(), Lists::new());
+            Ok(Some(Next { tree: Arc::clone(&now.tree), files, lists, drops: false }))
+        };
+        cache.lock()?.publish(cache.new_pack()?, ("a test", 0), base, next)
+    }
+
+    /// Another cache can have its name by then, with packs and generations of the same names.
+    #[test]
+    fn nothing_is_put_into_a_cache_that_was_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CachePlace::new(dir.path(), Scope::User, "things").unwrap();
+        let cache = Cache::make(&place).unwrap();
+        publish(&cache, &Snapshot::empty().unwrap()).unwrap();
+        let base = cache.snapshot().unwrap();
+        place.remove().unwrap();
+        let anew = Cache::make(&place).unwrap();
+        publish(&anew, &Snapshot::empty().unwrap()).unwrap();
+        assert!(matches!(publish(&anew, &base), Err(CacheError::Removed { .. })));
+        assert_eq!(anew.snapshot().unwrap().generation.body.number, 1);
+        let base = anew.snapshot().unwrap();
+        assert_eq!(publish(&anew, &base).unwrap(), Some(2));
+    }
+
+    #[test]
+    fn a_lock_of_a_removed_cache_locks_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CachePlace::new(dir.path(), Scope::User, "things").unwrap();
+        let cache = Cache::make(&place).unwrap();
+        let (taken, waiting) = (cache.lock().unwrap(), cache.clone());
+        let inode = format!(":{} ", fs::metadata(cache.dir().join(LOCK)).unwrap().ino());
+        let waiter = std::thread::spawn(move || waiting.lock().map(drop));
+        let waits = |line: &str| line.contains("->") && line.contains(&inode);
+        while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        place.remove().unwrap();
+        let anew = Cache::make(&place).unwrap();
+        drop(taken);
+        assert!(matches!(waiter.join().unwrap(), Err(CacheError::Removed { .. })));
+        drop(anew.lock().unwrap());
+    }
+
+    #[test]
+    fn a_cache_that_a_run_has_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CachePlace::new(dir.path(), Scope::User, "things").unwrap();
+        let cache = Cache::make(&place).unwrap();
+        publish(&cache, &Snapshot::empty().unwrap()).unwrap();
+        let by = |even_if_read| cache.close(even_if_read).unwrap().map(drop);
+        let turn = cache.turn("a test", |_| false).unwrap();
+        assert_eq!(by(true), Err(InUse::Locked));
+        drop(turn);
+        let live = cache.take_live().unwrap();
+        assert_eq!(by(true), Err(InUse::Live));
+        drop(live);
+        let reader = cache.snapshot().unwrap();
+        assert_eq!((by(false), by(true)), (Err(InUse::Read), Ok(())));
+        drop(reader);
+        assert_eq!(by(false), Ok(()));
+        assert!(cache.used().unwrap().elapsed().unwrap() < Duration::from_secs(600), "a live directory is used, too");
+    }
+
+    #[test]
+    fn a_pack_that_is_gone_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CachePlace::new(dir.path(), Scope::User, "things").unwrap();
+        let cache = Cache::make(&place).unwrap();
+        assert!(matches!(cache.pack("00000001"), Err(CacheError::Damaged { .. })));
+    }
 
     #[test]
     fn what_another_process_has_not_finished_stays_for_a_day() {

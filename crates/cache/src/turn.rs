@@ -32,6 +32,23 @@ pub struct Turn {
     _lock: FileLock,
 }
 
+/// Who keeps a cache from being removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// A run that has it to itself.
+    Locked,
+    /// Runs whose guests share its directory.
+    Live,
+    /// One who reads its current generation.
+    Read,
+}
+
+/// A cache that no run can begin to use as long as this is there.
+#[derive(Debug)]
+pub struct Closed {
+    _locks: Vec<FileLock>,
+}
+
 impl Cache {
     /// Waits for this run's turn. While another run has it, calls `goes_on` again and again with a description of that run; if it returns
     /// false, the result is `None`. `who` describes this run to others.
@@ -40,10 +57,8 @@ impl Cache {
     /// The file cannot be opened or locked.
     pub fn turn(&self, who: &str, mut goes_on: impl FnMut(&str) -> bool) -> Result<Option<Turn>, CacheError> {
         let path = self.dir().join(TURN);
-        let fail = |error| PathError::new(&path, "cannot lock the cache for this run", error);
-        let options = &mut OpenOptions::new();
-        options.read(true).write(true).create(true).mode(0o600);
-        let mut file = trust::open(&path, options).map_err(fail)?;
+        let fail = |error| PathError::new(&path, "cannot lock the cache", error);
+        let mut file = self.open_lock(TURN)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The cache was removed, and perhaps made anew.
@@ -73,26 +88,37 @@ impl Cache {
     /// # Errors
     /// It cannot be made, or is just being removed.
     pub fn take_live(&self) -> Result<Turn, CacheError> {
-        let file = self.open_live_lock()?;
+        let file = self.open_lock(LIVE_LOCK)?;
         let [scope, name] = self.place().names();
         trust::directory(&self.place().home, &[scope, name, LIVE], Missing::Make, Owner::User)?;
+        self.use_now()?;
         let path = self.dir().join(LIVE_LOCK);
         flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|errno| PathError::new(&path, "the cache is being removed", std::io::Error::from(errno)))?;
         Ok(Turn { _lock: FileLock::of(file) })
     }
 
-    /// Keeps the directory that is shared live from being used; `None` if it is in use.
+    /// Keeps the cache from being used, so that it can be removed, or says who uses it. With `even_if_read`, one who reads its current
+    /// generation is no hindrance: he goes on with the files that he has open.
     ///
     /// # Errors
     /// That cannot be found out.
-    pub fn close_live(&self) -> Result<Option<Turn>, CacheError> {
-        let file = self.open_live_lock()?;
-        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok().then(|| Turn { _lock: FileLock::of(file) }))
+    pub fn close(&self, even_if_read: bool) -> Result<Result<Closed, InUse>, CacheError> {
+        let (turn, live) = (Some(self.open_lock(TURN)?), Some(self.open_lock(LIVE_LOCK)?));
+        let generation = if even_if_read { None } else { self.open_current()? };
+        let mut locks = Vec::new();
+        for (file, by) in [(turn, InUse::Locked), (live, InUse::Live), (generation, InUse::Read)] {
+            let Some(file) = file else { continue };
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Ok(Err(by));
+            }
+            locks.push(FileLock::of(file));
+        }
+        Ok(Ok(Closed { _locks: locks }))
     }
 
-    fn open_live_lock(&self) -> Result<File, CacheError> {
-        let path = self.dir().join(LIVE_LOCK);
+    fn open_lock(&self, name: &str) -> Result<File, CacheError> {
+        let path = self.dir().join(name);
         let options = &mut OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
         Ok(trust::open(&path, options).map_err(|error| PathError::new(&path, "cannot lock the cache", error))?)

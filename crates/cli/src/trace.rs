@@ -207,8 +207,17 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
     let profile = profile.begin()?;
-    let signals = signal_hook::iterator::Signals::new(heeded())?;
-    let handle = trace::start_with(request, streams, events).map_err(inarch_jobs::JobError::from)?;
+    let mut signals = signal_hook::iterator::Signals::new(heeded())?;
+    let handle = match trace::start_with(request, streams, events) {
+        Err(trace::TraceError::Interrupted(status)) => return Ok(code(status)),
+        handle => handle.map_err(inarch_jobs::JobError::from)?,
+    };
+    // Keys that were pressed before there was a process for the command. One that was there has ended by them.
+    let early: Vec<Signal> = signals.pending().filter_map(Signal::from_named_raw).collect();
+    if early.iter().any(|signal| [Signal::TERM, Signal::HUP].contains(signal)) {
+        handle.stopper().stop();
+    }
+    early.into_iter().for_each(handle.signaller());
     // A thread that began before would make the start slow.
     let running = running.map(|(skipping, capture)| capture.start().map(|capture| (skipping, capture)));
     let running = running.transpose().map_err(skip::no_streams)?;
@@ -218,6 +227,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
             complain(reason);
             return Ok(status.into());
         }
+        Err(trace::TraceError::Interrupted(status)) => return Ok(code(status)),
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
     // Before any line about it.

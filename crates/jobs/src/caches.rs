@@ -67,13 +67,9 @@ pub struct CacheReport {
 /// # Errors
 /// They cannot be listed.
 pub fn list() -> Result<Vec<CacheReport>, JobError> {
-    let report_anyway = |place: &CachePlace| {
-        report(place).or_else(|error| match error {
-            CacheError::Damaged { .. } => of_damaged(place, &error),
-            error => Err(error),
-        })
-    };
-    Ok(all(&home()?)?.iter().map(report_anyway).collect::<Result<_, _>>()?)
+    // One that was removed just now is left out.
+    let report_anyway = |place: &CachePlace| report(place).or_else(|error| of_damaged(place, &error)).ok();
+    Ok(all(&home()?)?.iter().filter_map(report_anyway).collect())
 }
 
 /// The places of all caches of this user.
@@ -148,9 +144,7 @@ fn disk_bytes(directory: &Path) -> u64 {
 pub fn remove(place: &CachePlace) -> Result<(), JobError> {
     let cache = Cache::existing(place)?;
     let _locked = cache.lock()?;
-    let Some(_closed) = cache.close_live()? else {
-        return Err(CacheError::Live { name: place.name.clone() }.into());
-    };
+    let _closed = cache.close(true)?.map_err(|by| CacheError::InUse { name: place.name.clone(), by })?;
     Ok(place.remove().map_err(CacheError::from)?)
 }
 

@@ -28,7 +28,7 @@ use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, res
 
 pub use ask::Named;
 pub use checksum::{Algorithm, Checksum, Summed};
-pub use copy::CopyReport;
+pub use copy::{CopyReport, Piece, zeros};
 pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
 pub use inarch_disk::guest::{Database, Mount, Package, System};
 pub(crate) use inspect::systems;
@@ -197,6 +197,24 @@ impl Guest {
     /// # Errors
     /// As [`Guest::read`].
     pub fn read_while(&self, path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<(), GuestError> {
+        self.read_pieces(path, |piece| match piece {
+            Piece::Data(bytes) => take(&bytes),
+            Piece::Hole(length) => {
+                for zeros in zeros(length) {
+                    if !take(zeros)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        })
+    }
+
+    /// The same, with its holes.
+    ///
+    /// # Errors
+    /// As [`Guest::read`].
+    pub fn read_pieces(&self, path: &Path, mut take: impl FnMut(Piece) -> io::Result<bool>) -> Result<(), GuestError> {
         let (node, attributes) = self.find_node(path, Last::Followed)?;
         match attributes.file_type() {
             Some(FileType::Regular) => {}
@@ -206,30 +224,13 @@ impl Guest {
         let mut is_enough = false;
         let read = self.stream(
             path,
-            |volume, send| {
-                copy::pieces(volume, node, attributes.size, &mut |piece| match piece {
-                    copy::Piece::Data(bytes) => send(bytes),
-                    copy::Piece::Hole(length) => send_zeros(length, send),
-                })
-            },
-            |bytes: Vec<u8>| {
-                is_enough = !take(&bytes).map_err(GuestError::Output)?;
+            |volume, send| copy::pieces(volume, node, attributes.size, send),
+            |piece: Piece| {
+                is_enough = !take(piece).map_err(GuestError::Output)?;
                 // This ends the stream, and is no error.
                 if is_enough { Err(GuestError::Output(io::ErrorKind::Interrupted.into())) } else { Ok(()) }
             },
         );
         if is_enough { Ok(()) } else { read }
     }
-}
-
-/// Sends so many zeros; false if nobody takes them.
-fn send_zeros(mut length: u64, send: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
-    while length > 0 {
-        let count = length.min(copy::PIECE);
-        if !send(vec![0; count as usize]) {
-            return false;
-        }
-        length -= count;
-    }
-    true
 }

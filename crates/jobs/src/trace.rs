@@ -170,6 +170,9 @@ pub enum TraceError {
         /// Why not.
         reason: String,
     },
+    /// A signal ended the command before it was executed.
+    #[error("a signal came before the command was executed ({0})")]
+    Interrupted(ExitStatus),
     /// What a run for verification writes does not fit.
     #[error("no room is left in {} for what the command writes again; set TMPDIR to a directory with more", shown(.0))]
     NoRoom(PathBuf),

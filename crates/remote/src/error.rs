@@ -49,6 +49,9 @@ pub enum RemoteError {
     /// A file of a directory.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Below a remote's directory there are only directories and files: links of others are not followed.
+    #[error("'{0}' there is not a directory")]
+    NotADirectory(String),
     /// The thread that speaks with the remote has ended.
     #[error("the thread that fetches has ended")]
     Ended,

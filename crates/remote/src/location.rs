@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::RemoteError;
+use crate::directory::Root;
+
 /// The longest URL, and the longest name of an object below it, in bytes. S3 has keys of at most 1,024 bytes.
 const LONGEST: usize = 700;
 
@@ -10,7 +13,7 @@ const LONGEST: usize = 700;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     pub(crate) store: Store,
-    /// Plain names, joined by `/`; empty for the whole store. Those of a directory are in its path.
+    /// Plain names, joined by `/`; empty for the whole store.
     pub(crate) prefix: String,
 }
 
@@ -25,7 +28,7 @@ pub(crate) enum Store {
     Azure(String),
     /// `https://HOST[:PORT]`, or `http://` of this machine.
     Web { scheme: &'static str, host: String },
-    /// `file:///DIR`
+    /// `file:///DIR`. What the user writes is all in it; only what is below that is a prefix.
     Directory(PathBuf),
 }
 
@@ -101,11 +104,10 @@ impl Location {
             if !is_plain(name) {
                 return Err(LocationError { text: shown(name), reason: "it is no plain name" });
             }
-            match &mut location.store {
-                Store::Directory(path) => path.push(name),
-                _ if location.prefix.is_empty() => location.prefix.push_str(name),
-                _ => location.prefix = format!("{}/{name}", location.prefix),
+            if !location.prefix.is_empty() {
+                location.prefix.push('/');
             }
+            location.prefix.push_str(name);
         }
         Ok(location)
     }
@@ -116,11 +118,21 @@ impl Location {
     }
 
     /// The directory, if it is one of this machine.
-    pub fn directory(&self) -> Option<&Path> {
-        match &self.store {
-            Store::Directory(path) => Some(path),
-            _ => None,
-        }
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.root().map(|root| root.base.join(root.prefix))
+    }
+
+    /// Makes it, if it is one of this machine.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make_directory(&self) -> Result<(), RemoteError> {
+        self.root().map_or(Ok(()), |root| root.make())
+    }
+
+    pub(crate) fn root(&self) -> Option<Root> {
+        let Store::Directory(base) = &self.store else { return None };
+        Some(Root { base: base.clone(), prefix: self.prefix.clone() })
     }
 }
 
@@ -133,7 +145,7 @@ impl fmt::Display for Location {
             Store::Google(bucket) => write!(f, "gs://{bucket}")?,
             Store::Azure(container) => write!(f, "az://{container}")?,
             Store::Web { scheme, host } => write!(f, "{scheme}://{host}")?,
-            Store::Directory(path) => write!(f, "file://{}", shown(&path.to_string_lossy()))?,
+            Store::Directory(path) => write!(f, "file://{}", shown(path.to_string_lossy().trim_end_matches('/')))?,
         }
         if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix) }
     }

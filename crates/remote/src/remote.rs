@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use object_store::MultipartUpload;
 use tokio::sync::OnceCell;
 
-use crate::location::{Location, Store, is_plain};
+use crate::location::{Location, is_plain};
 use crate::objects::{self, Objects};
 use crate::worker::{Gone, Worker};
 use crate::{RemoteError, directory};
@@ -121,12 +121,11 @@ impl Remote {
     /// [`RemoteError::Missing`]: it is not there. Others: it cannot be had, or is longer.
     pub fn get(&self, key: &str, most: u64) -> Result<Found, RemoteError> {
         let key = checked(key)?;
-        match &self.location.store {
-            Store::Directory(root) => {
-                let root = root.clone();
+        match self.location.root() {
+            Some(root) => {
                 self.wait_for_file(most, move || directory::get(&root, &key, most))
             }
-            _ => {
+            None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(most, async move { objects::get(&client.get().await?, &path, most).await })
             }
@@ -140,12 +139,11 @@ impl Remote {
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
         let key = checked(key)?;
         let count = range.end.saturating_sub(range.start);
-        match &self.location.store {
-            Store::Directory(root) => {
-                let root = root.clone();
+        match self.location.root() {
+            Some(root) => {
                 self.wait_for_file(count, move || directory::get_range(&root, &key, range))
             }
-            _ => {
+            None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(count, async move { objects::get_range(&client.get().await?, &path, range).await })
             }
@@ -158,12 +156,11 @@ impl Remote {
     /// The remote does not answer.
     pub fn size(&self, key: &str) -> Result<Option<u64>, RemoteError> {
         let key = checked(key)?;
-        let size = match &self.location.store {
-            Store::Directory(root) => {
-                let root = root.clone();
+        let size = match self.location.root() {
+            Some(root) => {
                 self.wait_for_file(0, move || directory::size(&root, &key))
             }
-            _ => {
+            None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(0, async move { objects::size(&client.get().await?, &path).await })
             }
@@ -185,8 +182,8 @@ impl Remote {
         mut next: impl FnMut() -> std::io::Result<Option<Vec<u8>>>,
     ) -> Result<(), RemoteError> {
         let key = self.writable(key)?;
-        if let Store::Directory(root) = &self.location.store {
-            let mut new = directory::NewObject::create(root, &key)?;
+        if let Some(root) = self.location.root() {
+            let mut new = directory::NewObject::create(&root, &key)?;
             while let Some(piece) = next()? {
                 new.write(&piece)?;
             }
@@ -238,12 +235,12 @@ impl Remote {
     ) -> Result<bool, RemoteError> {
         let key = self.writable(key)?;
         let (count, expected) = (bytes.len() as u64, expected.cloned());
-        match &self.location.store {
+        match self.location.root() {
             // The confined thread may only read, so the calling thread writes.
-            Store::Directory(root) => {
-                directory::put_if(root, &key, &bytes, expected.as_ref(), (most, self.limits.request))
+            Some(root) => {
+                directory::put_if(&root, &key, &bytes, expected.as_ref(), (most, self.limits.request))
             }
-            _ => {
+            None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(
                     count,

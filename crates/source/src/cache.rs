@@ -89,9 +89,8 @@ impl CacheSource {
             let files = counted(*absent, "file is", "files are");
             opened.notes.push(format!("cache {}: {files} left out: the bytes are only at its remote", self.place.name));
         }
-        if self.is_tree() {
-            opened.stamp = snapshot.generation.body.number.to_le_bytes().to_vec();
-        }
+        // What was written over one generation does not fit another one, in which a file of the same size and time has other bytes.
+        opened.stamp = snapshot.generation.content_stamp();
         opened.select(&Source::Cache(Box::new(self.clone())), selection)
     }
 

@@ -219,6 +219,10 @@ impl Volume for Composite {
         mounted.volume.lookup(inner, name)?.map(|found| self.seen(number, found)).transpose()
     }
 
+    fn ignores_case(&self, directory: Node) -> bool {
+        self.inner(directory).is_ok_and(|(_, mounted, inner)| mounted.volume.ignores_case(inner))
+    }
+
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
         let (number, mounted, inner) = self.inner(directory)?;
         mounted.volume.list(inner, from, &mut |item| take(self.item(number, item)))

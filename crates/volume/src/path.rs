@@ -6,7 +6,7 @@ use inarch_block::Cursor;
 use inarch_tree::FileType;
 use vm_memory::VolatileSlice;
 
-use crate::{Node, Volume, VolumeError};
+use crate::{Item, Node, Volume, VolumeError};
 
 /// The most symbolic links that one path is led through: Linux's `MAXSYMLINKS` (`include/linux/namei.h`).
 const MAX_SYMLINKS: usize = 40;
@@ -63,7 +63,9 @@ fn find(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<(Node, Wa
         if volume.attributes(here)?.file_type() != Some(FileType::Directory) {
             return Ok(None);
         }
-        let Some(next) = volume.lookup(here, &name)? else { return Ok(None) };
+        let found = volume.lookup(here, &name)?.map(|next| (next, name.clone()));
+        let found = if found.is_none() { in_any_case(volume, here, &name)? } else { found };
+        let Some((next, name)) = found else { return Ok(None) };
         let is_link = volume.attributes(next)?.file_type() == Some(FileType::Symlink);
         if !is_link || (names.is_empty() && !follows_last) {
             above.push((here, name));
@@ -84,6 +86,27 @@ fn find(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<(Node, Wa
         }
     }
     Ok(Some((here, above)))
+}
+
+/// The entry of a directory whose name has these letters in any case, if that is how its users take names; and the name. Of several the one that
+/// comes first.
+fn in_any_case(volume: &dyn Volume, directory: Node, name: &[u8]) -> Result<Option<(Node, Vec<u8>)>, VolumeError> {
+    if !volume.ignores_case(directory) {
+        return Ok(None);
+    }
+    let letters = |name: &[u8]| String::from_utf8_lossy(name).to_lowercase();
+    let wanted = letters(name);
+    let mut found: Option<(Node, Vec<u8>)> = None;
+    volume.list(directory, 0, &mut |item| {
+        if let Item::Entry(entry) = item
+            && letters(entry.name) == wanted
+            && found.as_ref().is_none_or(|(_, other)| entry.name < &**other)
+        {
+            found = Some((entry.node, entry.name.to_vec()));
+        }
+        true
+    })?;
+    Ok(found)
 }
 
 /// The names of a path, without empty ones and `.`.

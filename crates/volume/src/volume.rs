@@ -138,6 +138,13 @@ pub trait Volume: Send + Sync {
     /// not found and part of the directory cannot be read.
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError>;
 
+    /// Whether those who use a directory take names that differ only in the case of letters for one. [`Volume::lookup`] does not: it finds a name as it is
+    /// stored.
+    fn ignores_case(&self, directory: Node) -> bool {
+        let _ = directory;
+        false
+    }
+
     /// Lists a directory in the image's order, from `from` (0, or an entry's [`Listed::next`]), until `take` returns
     /// false. If `from` was forged, an entry is still one of this directory, or the result is
     /// [`VolumeError::Damaged`].

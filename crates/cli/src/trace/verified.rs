@@ -1,9 +1,11 @@
 //! What `inarch trace --verify` says.
 
+use std::io;
 use std::path::PathBuf;
 
 use inarch_jobs::shown;
 use inarch_jobs::trace::{Again, Different, Minimised, Mismatch, TraceError, Verification};
+use rustix::fs::{FileType, fstat};
 
 use crate::output::complain;
 
@@ -80,10 +82,17 @@ fn tell_different(different: &Different) {
         "not verified: another program changed files that the command uses; try again when they stay as they are"
     } else if with_all.is_same() {
         "not verified: the command needs files that the trace does not have"
+    } else if input_is_pipe() {
+        "not verified: the command makes something else with all files, too; its standard input is a pipe, which no other \
+         run can read again: give it a file, as in '< FILE'"
     } else {
         "not verified: the command is not reproducible: it makes something else with all files, too; leave out with \
          --ignore what does not matter"
     });
+}
+
+fn input_is_pipe() -> bool {
+    fstat(io::stdin()).is_ok_and(|stat| matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket))
 }
 
 fn tell_end(how: &str, Again { ended, said, .. }: &Again) {

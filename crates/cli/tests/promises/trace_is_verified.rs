@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, assert_status, copy_command, host, programs, scratch, stderr, stdout, within};
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, copy_command, host, programs, scratch, stderr, stdout, within};
 
 /// `PROGRAM trace --verify ARGUMENTS` in `dir`, with temporary files in its directory `tmp`.
 fn verify_by(mut program: Command, dir: &Path, arguments: &[&str]) -> Command {
@@ -259,6 +259,13 @@ fn a_run_sees_what_the_first_one_saw() {
         (said(&output, dir.path()), fs::read_to_string(dir.path().join("copy")).unwrap()),
         (vec![ONE.to_owned()], "3\n4\n2\n".to_owned())
     );
+    // What came by a pipe is gone.
+    let script = format!("echo x | {INARCH} trace --verify -- sh -c 'cat > piped'");
+    let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    assert_status(&output, 1);
+    let lines = said(&output, dir.path());
+    assert!(lines.len() == 2 && lines[1].contains("its standard input is a pipe"), "{lines:?}");
+    assert_eq!(fs::read_to_string(dir.path().join("piped")).unwrap(), "x\n");
     let output = verify_script(dir.path(), &[], "cat a.c > /dev/null");
     assert_eq!(said(&output, dir.path()), ["verified: the same end without outputs from the recorded files alone"]);
     assert_eq!(stdout(&output), "");
@@ -296,6 +303,13 @@ fn files_that_are_not_needed_are_told() {
 #[test]
 fn a_full_disk_is_told_as_such() {
     let dir = scratch();
+    // Where there is no room at all, that is found before the command runs.
+    let mut nowhere = verify_by(Command::new(INARCH), dir.path(), &["touch", "made"]);
+    let output = nowhere.env("TMPDIR", dir.path().join("none")).output().unwrap();
+    assert_status(&output, 125);
+    assert_one_line(&output, &["none", "No such file"]);
+    assert!(!dir.path().join("made").exists());
+    fs::remove_dir(dir.path().join("tmp")).unwrap();
     host("sh", &["-ec", "mkdir tmp; mount -t tmpfs -o size=1m none tmp"], dir.path());
     let arguments = ["--", "sh", "-c", "head -c 5000000 /dev/zero > big"];
     let output = verify_by(Command::new(INARCH), dir.path(), &arguments).output().unwrap();

@@ -167,6 +167,33 @@ fn each_change_runs_it_again() {
     }
 }
 
+/// What lies in a directory that the command made was not there before it, and yet it counts the next time.
+#[test]
+fn what_appears_in_a_directory_that_it_made_runs_it_again() {
+    let script = "mkdir -p gen obj; cat gen/h 2> /dev/null > out || cat inc/h > out; echo o > obj/a; cat obj/* >> out; \
+                  rm -rf tmp; mkdir tmp; cat tmp/none tmp/* 2> /dev/null; rm -r tmp";
+    let scene = Scene::new("mkdir inc; echo h > inc/h", script);
+    let run = || scene.inarch(&[]);
+    scene.runs_for(run(), "no earlier run");
+    for (change, reason, out) in [
+        ("echo new > gen/h", "gen/h (new)", "new\no\n"),
+        ("rm -r gen obj", "gen (missing)", "h\no\n"),
+        ("echo b > obj/b", "obj (names)", "h\no\nb\n"),
+    ] {
+        scene.is_skipped(run());
+        scene.does(change);
+        scene.runs_for(run(), reason);
+        assert_eq!(scene.read("out"), out, "{change}");
+    }
+    scene.is_skipped(run());
+    // What it made and is gone is made again.
+    scene.does("rm -r gen obj");
+    scene.runs_for(run(), "(missing)");
+    scene.does("rm -r gen obj");
+    scene.is_skipped(run());
+    assert_eq!(scene.read("obj/a"), "o\n");
+}
+
 #[test]
 fn the_surroundings_count() {
     let scene = Scene::new("mkdir d; mkdir d/count", "echo $VARIABLE");

@@ -204,6 +204,10 @@ impl Volume for FatVolume {
         })
     }
 
+    fn ignores_case(&self, _directory: Node) -> bool {
+        true
+    }
+
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
         self.entries(directory, from, &mut |found| give(&found, take))
     }

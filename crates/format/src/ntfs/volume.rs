@@ -356,6 +356,10 @@ impl Volume for NtfsVolume {
         Ok(found.filter(|found| !found.is_short).map(|found| node_of(found.reference)))
     }
 
+    fn ignores_case(&self, _directory: Node) -> bool {
+        true
+    }
+
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
         let inode = self.directory(directory)?;
         Index::open(&self.mft, &inode)?.each(from, &mut |seen, next| match seen {

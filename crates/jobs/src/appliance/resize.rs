@@ -120,8 +120,9 @@ pub fn resize(
     };
     let format_of = volume.format.clone().unwrap_or_default();
     let Some((can_shrink, why)) = abilities(&format_of) else {
+        let holds = if format_of.is_empty() { "no file system that is known" } else { &format_of };
         return Err(refuse(format!(
-            "{} holds {format_of}; ext2, ext3, ext4, XFS, Btrfs and NTFS are resized",
+            "{} holds {holds}; ext2, ext3, ext4, XFS, Btrfs and NTFS are resized",
             volume.name
         )));
     };
@@ -131,7 +132,13 @@ pub fn resize(
     if bytes < room.now && !can_shrink {
         return Err(refuse(why.to_owned()));
     }
-    if bytes == 0 || room.most.is_some_and(|most| bytes > most) {
+    if bytes == 0 {
+        return Err(refuse(format!(
+            "it has {} bytes, and would have {wanted}; the least is {ALIGNMENT}",
+            room.now
+        )));
+    }
+    if room.most.is_some_and(|most| bytes > most) {
         return Err(refuse(format!("{} can have at most {most} bytes: another partition follows", volume.name)));
     }
     let grows = bytes > room.now;

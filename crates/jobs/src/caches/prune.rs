@@ -26,7 +26,7 @@ pub struct Pruned {
     pub before: u64,
     /// Bytes on the disk afterwards.
     pub after: u64,
-    /// What is wrong with caches that cannot be read. They go only by the limits.
+    /// What is wrong with caches that cannot be read or changed. They go only by the limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
     /// Whether images of registries stay because another program uses some just now.
@@ -42,6 +42,7 @@ pub const OF_REGISTRIES: &str = "registry";
 /// One cannot be examined or removed.
 pub fn prune_all(limits: Limits) -> Result<Pruned, JobError> {
     let mut pruned = prune(&super::all_places()?, limits)?;
+    inarch_cache::sweep_removed()?;
     let images = prune_images(limits.older_than, limits.max_size)?;
     pruned.before += images.before;
     pruned.after += images.after;
@@ -59,16 +60,19 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
     let mut pruned = Pruned::default();
     let mut caches = Vec::new();
     for place in places {
-        let cache = Cache::existing(place)?;
+        let cache = match Cache::existing(place) {
+            // It was removed just now.
+            Err(CacheError::Missing { .. }) => continue,
+            cache => cache?,
+        };
         pruned.before += disk_bytes(cache.dir());
-        let locked = cache.lock()?;
-        match locked.punch() {
-            Err(error @ CacheError::Damaged { .. }) => pruned.damaged.push(error.to_string()),
-            punched => punched?,
+        // What is wrong with one keeps no other from being pruned.
+        if let Err(error) = cache.lock().and_then(|locked| locked.punch()) {
+            pruned.damaged.push(error.to_string());
         }
-        drop(locked);
-        let used = cache.used().unwrap_or(SystemTime::UNIX_EPOCH);
-        caches.push((used, disk_bytes(cache.dir()), cache));
+        // Of files that are nowhere else it is not said that nobody needs them.
+        let unknown = if cache.has_live_files() { now } else { SystemTime::UNIX_EPOCH };
+        caches.push((cache.used().unwrap_or(unknown), disk_bytes(cache.dir()), cache));
     }
     // The one used last comes last.
     caches.sort_by_key(|(used, ..)| *used);
@@ -79,15 +83,27 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
         if !is_old && !is_too_much {
             continue;
         }
-        let _locked = cache.lock()?;
-        let closed = cache.close_live()?;
-        if closed.is_some() && !cache.is_read()? {
-            let place = cache.place();
-            place.remove().map_err(CacheError::from)?;
-            pruned.removed.push((place.scope.to_string(), place.name.clone()));
-            total = total.saturating_sub(*bytes);
+        match remove_unused(cache) {
+            Ok(true) => {
+                let place = cache.place();
+                pruned.removed.push((place.scope.to_string(), place.name.clone()));
+                total = total.saturating_sub(*bytes);
+            }
+            Ok(false) => {}
+            Err(error) => pruned.damaged.push(error.to_string()),
         }
     }
     pruned.after = total;
     Ok(pruned)
+}
+
+/// Removes a cache that nobody uses.
+fn remove_unused(cache: &Cache) -> Result<bool, CacheError> {
+    let _locked = match cache.lock() {
+        Err(CacheError::Removed { .. }) => return Ok(false),
+        locked => locked?,
+    };
+    let Ok(_closed) = cache.close(false)? else { return Ok(false) };
+    cache.place().remove()?;
+    Ok(true)
 }

@@ -5,7 +5,7 @@
 //! 3. If both were the same the last time, the remote gets this generation as it is. Otherwise this one is merged over the remote's.
 //! 4. The new generation is put, and then the head, if it is still the one that was read. If not, all begins again, with the pack that is there already.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -133,6 +133,8 @@ struct Sent {
 struct At {
     places: HashMap<Digest, (String, u64)>,
     lists: Lists,
+    /// The packs of its generation that it lacks.
+    missing: HashSet<String>,
 }
 
 impl Sent {
@@ -140,7 +142,11 @@ impl Sent {
     fn send(&mut self, local: &Local<'_>, there: &Generation, far: &Far) -> Result<At, CacheError> {
         let mut places: HashMap<Digest, (String, u64)> = HashMap::new();
         let many = there.body.packs.len() >= MOST_PACKS / 2;
-        let keeps = if many { largest(there) } else { vec![true; there.body.packs.len()] };
+        let mut keeps = if many { largest(there) } else { vec![true; there.body.packs.len()] };
+        let missing = missing(there, far)?;
+        for (name, keep) in there.body.packs.iter().zip(&mut keeps) {
+            *keep &= !missing.contains(name);
+        }
         for stored in there.files.iter().flatten().filter(|stored| keeps.get(stored.pack as usize) == Some(&true)) {
             let name = there.body.packs.get(stored.pack as usize).cloned().unwrap_or_default();
             places.insert(stored.digest, (name, stored.at));
@@ -172,8 +178,24 @@ impl Sent {
                 lists
             }
         };
-        Ok(At { places, lists })
+        Ok(At { places, lists, missing })
     }
+}
+
+/// The packs of a remote's generation that are not there, or not whole: a rule may have removed them, or somebody.
+fn missing(there: &Generation, far: &Far) -> Result<HashSet<String>, CacheError> {
+    let mut ends = vec![0u64; there.body.packs.len()];
+    for (id, stored) in there.remote_files() {
+        let end = stored.at.saturating_add(there.tree.inode(id).size());
+        ends.get_mut(stored.pack as usize).into_iter().for_each(|known| *known = end.max(*known));
+    }
+    let mut missing = HashSet::new();
+    for (name, end) in there.body.packs.iter().zip(ends) {
+        if !far.has_pack(name, end)? {
+            missing.insert(name.clone());
+        }
+    }
+    Ok(missing)
 }
 
 /// Which packs of a remote stay as they are when it has many: the files of the smaller half are put into the new one.
@@ -217,7 +239,16 @@ impl At {
         if change.is_nothing() {
             return Ok(None);
         }
-        change.merged(&old, "", rules, &mut Published::default())
+        let mut next = change.merged(&old, "", rules, &mut Published::default())?;
+        for place in next.iter_mut().flat_map(|next| &mut next.files).flatten() {
+            // What the remote has lost is in the new pack, if it is here.
+            if self.missing.contains(&place.0)
+                && let Some((name, at)) = self.places.get(&place.2)
+            {
+                (place.0, place.1) = (name.clone(), *at);
+            }
+        }
+        Ok(next)
     }
 }
 

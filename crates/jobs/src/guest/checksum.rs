@@ -12,7 +12,7 @@ use sha1::Sha1;
 use sha2::digest::DynDigest;
 use sha2::{Sha224, Sha256, Sha384, Sha512};
 
-use super::copy::{Piece, pieces};
+use super::copy::{Piece, pieces, zeros};
 use super::list::{named, search};
 use super::{Guest, GuestError};
 
@@ -191,18 +191,11 @@ fn below(
 }
 
 fn digest(volume: &dyn Volume, node: Node, size: u64, algorithm: Algorithm) -> Result<String, VolumeError> {
-    const ZEROS: &[u8] = &[0; 64 << 10];
     let mut sum = algorithm.start();
     pieces(volume, node, size, &mut |piece| {
         match piece {
             Piece::Data(bytes) => sum.feed(&bytes),
-            Piece::Hole(mut length) => {
-                while length > 0 {
-                    let count = length.min(ZEROS.len() as u64);
-                    sum.feed(&ZEROS[..count as usize]);
-                    length -= count;
-                }
-            }
+            Piece::Hole(length) => zeros(length).for_each(|zeros| sum.feed(zeros)),
         }
         true
     })?;

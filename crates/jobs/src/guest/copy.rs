@@ -30,11 +30,19 @@ pub(super) const PIECE: u64 = 1 << 20;
 const NAMED: usize = 1000;
 
 /// A part of a file's content.
-pub(super) enum Piece {
+#[derive(Debug)]
+pub enum Piece {
     /// Bytes.
     Data(Vec<u8>),
     /// So many zeros that take no room.
     Hole(u64),
+}
+
+/// So many zeros, in pieces.
+pub fn zeros(length: u64) -> impl Iterator<Item = &'static [u8]> {
+    const ZEROS: &[u8] = &[0; 64 << 10];
+    let starts = (0..length).step_by(ZEROS.len());
+    starts.map(move |at| ZEROS.get(..usize::try_from(length - at).unwrap_or(usize::MAX)).unwrap_or(ZEROS))
 }
 
 /// Sends the content of a regular file from its start, until `send` returns false.

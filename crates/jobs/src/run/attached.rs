@@ -81,7 +81,7 @@ pub enum AttachError {
         "{}: another process uses it{}; wait until it is done, or end it{}",
         shown(path),
         if *to_read { " and may write to it" } else { "" },
-        if *to_read { "" } else { " (only readers can share an image: ,ro)" }
+        if *to_read { "" } else { " (only readers can share an image)" }
     )]
     InUse {
         /// It.
@@ -109,7 +109,7 @@ pub enum AttachError {
         kind: Container,
     },
     /// It is no qcow2 image.
-    #[error("{}: {why}, but it is none; say format=raw if it is a raw disk", shown(path))]
+    #[error("{}: {why}, but it is none; name the format raw if it is a raw disk", shown(path))]
     NoQcow2 {
         /// It.
         path: PathBuf,
@@ -301,7 +301,7 @@ fn add_named(
 fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
     let fail = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied if !read_only => {
-            PathError::new(path, "cannot open it for writing (,ro only reads)", error)
+            PathError::new(path, "cannot open it for writing", error)
         }
         _ => PathError::new(path, "cannot open it", error),
     };

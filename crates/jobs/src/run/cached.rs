@@ -151,6 +151,8 @@ fn of_disk(cache: &RunCache, disk: &LiveDisk, words: &str) -> Result<Published, 
     if read.is_parent_s {
         is_copy = store.begin_with(&read, ("a copy of the default branch's", now()))?;
         let mut current = store.snapshot()?;
+        // Another machine's may have replaced the copy already.
+        is_copy &= current.generation.body.number == 1;
         current.generation = of_owner(&current.generation, cache.owner)?;
         begun = Some(current);
     }

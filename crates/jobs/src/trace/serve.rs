@@ -19,6 +19,7 @@ use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::scratch::Scratch;
 use inarch_mount::{DEVICE, Detached, Mount};
+use inarch_source::spool_directory;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -50,6 +51,10 @@ pub(super) fn trace(
     current: &Current,
     duty: &Duty,
 ) -> Result<TraceReport, TraceError> {
+    if request.verify {
+        // Found out after a long build, it would be late.
+        Scratch::within(&spool_directory())?;
+    }
     let root = Path::new("/");
     let host = host(false)?;
     let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
@@ -149,15 +154,12 @@ pub(super) fn run_in_view(
     let ((stream, namespace), served) = match entered {
         Ok(entered) => entered,
         Err(error) => {
-            // It waits for its view, or has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(error);
+            return Err(early_end(&mut child, error));
         }
     };
     let (began, time) = (Instant::now(), processor_time());
     started(handle.try_clone().map_err(setup("a descriptor"))?);
-    let failure = failure(&stream)?;
+    let failure = failure(&stream).map_err(|error| early_end(&mut child, error))?;
     let (status, calls) = wait_for(&mut child, &handle, duty)?;
     let elapsed = began.elapsed();
     duty.events.emit(TraceEvent::CommandEnded);
@@ -185,6 +187,16 @@ pub(super) fn run_in_view(
         verification,
         is_complete,
     })
+}
+
+/// Ends a child that has not become the command, and says why it has not: somebody at the terminal may have ended it.
+fn early_end(child: &mut Child, error: TraceError) -> TraceError {
+    // It waits for its view, or has ended. Then its status is what it was.
+    let _ = child.kill();
+    match child.wait() {
+        Ok(status) if was_interrupted(status) => TraceError::Interrupted(status),
+        _ => error,
+    }
 }
 
 /// A number that nobody else can know.

@@ -252,6 +252,15 @@ fn add(pids: &mut BTreeSet<u32>, process: u32, room: &mut Room) {
     }
 }
 
+/// What a path in a directory that the command made was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnUse {
+    /// It was looked for, and not there.
+    Absent,
+    /// It was listed.
+    Listed,
+}
+
 /// A thread that adds accesses up, and returns their number, too.
 pub(crate) type Gathering = JoinHandle<io::Result<(Touched, u64)>>;
 
@@ -263,6 +272,9 @@ pub struct Touched {
     /// By the absolute path before the command.
     known: BTreeMap<Name, Known>,
     places: Places,
+    /// What it looked for in vain, and the directories that it listed, in directories that it had made itself. No input, since nothing of it was there
+    /// before; another run finds what is there then.
+    in_own: BTreeMap<Name, OwnUse>,
     /// The processes that changed what is at a path now.
     changed_by: BTreeMap<Name, BTreeSet<u32>>,
     /// That of the access at hand.
@@ -319,6 +331,7 @@ impl Touched {
     pub(crate) fn covered_by(self, mounted: Touched, point: &Path) -> Touched {
         let mut both = self.without(|path| path.starts_with(point));
         both.known.extend(mounted.known);
+        both.in_own.extend(mounted.in_own);
         both.changed_by.extend(mounted.changed_by);
         both.places.extend(mounted.places);
         both
@@ -337,9 +350,24 @@ impl Touched {
         })
     }
 
+    /// What was looked for in vain, and listed, in directories that the command made.
+    pub(crate) fn in_own(&self) -> impl Iterator<Item = (&Path, OwnUse)> {
+        self.in_own.iter().map(|(path, used)| (shown_path(path), *used))
+    }
+
+    /// Notes a use of what is in a directory that the command made.
+    fn uses_own(&mut self, path: &[u8], used: OwnUse) {
+        if let Entry::Vacant(vacant) = self.in_own.entry(path.into())
+            && self.places.room.takes(path.len() + SLOT)
+        {
+            vacant.insert(used);
+        }
+    }
+
     /// Without some paths.
     pub(crate) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
         self.known.retain(|path, _| !is_left_out(shown_path(path)));
+        self.in_own.retain(|path, _| !is_left_out(shown_path(path)));
         self.places.retain(|path| !is_left_out(shown_path(path)));
         self
     }
@@ -549,7 +577,14 @@ impl Touched {
             _ => {}
         }
         let known = if access.kind.changes() { self.changed(path) } else { self.original(path) };
-        let Some(known) = known else { return };
+        let Some(known) = known else {
+            match access.kind {
+                AccessKind::Absent => self.uses_own(path, OwnUse::Absent),
+                AccessKind::List => self.uses_own(path, OwnUse::Listed),
+                _ => {}
+            }
+            return;
+        };
         match access.kind {
             AccessKind::Absent => return known.is_absent(),
             AccessKind::LookUp | AccessKind::Found | AccessKind::Attributes | AccessKind::Statistics => {

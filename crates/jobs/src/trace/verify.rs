@@ -152,16 +152,25 @@ impl Trial<'_> {
         if !changed.is_empty() {
             return Ok(Verification::Unclean { changed });
         }
+        match self.compare_with(&made) {
+            // Its first signal came before the command of a further run.
+            Err(TraceError::Interrupted(_)) => Ok(Verification::Stopped),
+            verification => verification,
+        }
+    }
+
+    /// The same where there is something to run it on again. `made` is what the first run made.
+    fn compare_with(&self, made: &BTreeMap<&Path, Change>) -> Result<Verification, TraceError> {
         let shown = self.shown()?;
-        let (again, missed) = self.run(shown.clone(), &made)?;
+        let (again, missed) = self.run(shown.clone(), made)?;
         if self.duty.stop.is_stopped() {
             return Ok(Verification::Stopped);
         }
         if again.is_same() {
-            let minimised = self.request.minimise.map(|most| self.minimise(&shown, &made, most)).transpose()?;
+            let minimised = self.request.minimise.map(|most| self.minimise(&shown, made, most)).transpose()?;
             return Ok(Verification::Verified { outputs: made.len(), minimised });
         }
-        let (with_all, _) = self.run(shown.and_all_others(), &made)?;
+        let (with_all, _) = self.run(shown.and_all_others(), made)?;
         if self.duty.stop.is_stopped() {
             return Ok(Verification::Stopped);
         }
@@ -184,7 +193,10 @@ impl Trial<'_> {
         minimise(&files, most_runs, |away| {
             let mut shown = shown.clone();
             away.iter().for_each(|path| shown.hide(path.as_os_str().as_bytes()));
-            let (again, _) = self.run(shown, made)?;
+            let again = match self.run(shown, made) {
+                Err(TraceError::Interrupted(_)) => return Ok(None),
+                run => run?.0,
+            };
             // A run that was stopped says nothing.
             Ok((!self.duty.stop.is_stopped()).then(|| again.is_same()))
         })

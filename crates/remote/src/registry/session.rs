@@ -51,6 +51,13 @@ pub(super) struct Base {
     pub url: String,
 }
 
+impl Base {
+    /// Whether an address is the registry's own: an answer may come from where it has redirected to.
+    pub fn has(&self, address: &Url) -> bool {
+        Url::parse(&self.url).is_ok_and(|own| own.origin() == address.origin())
+    }
+}
+
 /// What goes with each request once the registry has asked for it.
 #[derive(Clone)]
 enum Permit {
@@ -113,6 +120,8 @@ impl Session {
                 .user_agent(concat!("inarch/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(self.limits.connect)
                 .read_timeout(self.limits.silence)
+                // A store's address can be a permit by itself.
+                .referer(false)
                 .redirect(follow);
             for Authority { path, pem } in &self.authorities {
                 let wrong = |error| RegistryError::Authority(plain(&format!("{}: {error}", path.display())));
@@ -177,7 +186,10 @@ impl Session {
             let sent = self.permitted(make(&base.client, &address)).await.send().await;
             let error = match sent {
                 Ok(answer) if answer.status().is_success() => return Ok(answer),
-                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !has_asked => {
+                // The credentials are for the token service that the registry names, not for one that a store of its names.
+                Ok(answer)
+                    if answer.status() == StatusCode::UNAUTHORIZED && !has_asked && base.has(answer.url()) =>
+                {
                     has_asked = true;
                     if self.ask(base, answer.headers()).await? {
                         continue;

@@ -4,7 +4,7 @@ use std::io;
 
 use futures_util::stream;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
-use reqwest::{Body, Client, StatusCode, Url};
+use reqwest::{Body, Client, StatusCode};
 use tokio::sync::mpsc;
 
 use super::RegistryError;
@@ -41,8 +41,7 @@ impl Session {
             .header(CONTENT_LENGTH, size)
             .body(Body::wrap_stream(stream::unfold(pieces, next)));
         // A store that the registry sends its clients to gets no permit of the registry.
-        let is_same = Url::parse(&base.url).is_ok_and(|base| base.origin() == url.origin());
-        let request = if is_same { self.permitted(request).await } else { request };
+        let request = if base.has(&url) { self.permitted(request).await } else { request };
         let answer = request.send().await.map_err(|error| RegistryError::of_http(&error))?;
         if answer.status().is_success() { Ok(()) } else { Err(self.refused(answer).await) }
     }

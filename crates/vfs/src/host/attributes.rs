@@ -58,7 +58,28 @@ impl HostDirectory {
     /// statx(2) of `name` in a directory, or of the descriptor itself if the name is empty.
     pub(super) fn stat(&self, descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
         let at_rest = self.mounts_at_rest.load(Ordering::Relaxed);
-        stat(descriptor, name, if at_rest { self.stat_flags | AtFlags::STATX_DONT_SYNC } else { self.stat_flags })
+        let flags = if at_rest { self.stat_flags | AtFlags::STATX_DONT_SYNC } else { self.stat_flags };
+        let mut stat = stat(descriptor, name, flags)?;
+        self.leave_out_birth(&mut stat, at_rest);
+        Ok(stat)
+    }
+
+    /// Without a question to its server, FUSE has no creation times. Where one file was seen so, none of its file system has one: it would
+    /// be another file later.
+    fn leave_out_birth(&self, stat: &mut Statx, at_rest: bool) {
+        let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        if !(at_rest && !has_birth || has_birth && self.has_birthless.load(Ordering::Relaxed)) {
+            return;
+        }
+        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        if has_birth {
+            if read(&self.birthless).contains(&device) {
+                stat.stx_mask &= !StatxFlags::BTIME.bits();
+            }
+        } else if !read(&self.birthless).contains(&device) {
+            write(&self.birthless).push(device);
+            self.has_birthless.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Converts attributes to what a client sees.

@@ -157,6 +157,9 @@ pub struct HostDirectory {
     stat_flags: AtFlags,
     /// See [`HostDirectory::leave_servers_alone`].
     mounts_at_rest: AtomicBool,
+    /// The file systems in which files have no creation times, and whether there are any.
+    birthless: RwLock<Vec<u64>>,
+    has_birthless: AtomicBool,
     /// `/proc/self/fd`, to reopen a cached descriptor for reading or writing.
     descriptors: OwnedFd,
     /// Whether the kernel permits opening by file handle.
@@ -215,6 +218,8 @@ impl HostDirectory {
             options,
             stat_flags,
             mounts_at_rest: AtomicBool::new(false),
+            birthless: RwLock::default(),
+            has_birthless: AtomicBool::new(false),
             root: Arc::new(root),
             root_device: found.identity.device,
             root_mount: stat.stx_mnt_id,

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use inarch_jobs::guest::{Entry, GuestError};
+use inarch_jobs::guest::{Entry, GuestError, Piece, zeros};
 use inarch_jobs::{WholeFile, shown};
 use inarch_tree::FileType;
 use inarch_volume::Last;
@@ -196,23 +197,61 @@ fn download_offset(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 /// Copies `count` bytes from `offset` of a file or a device.
 fn save(shell: &mut Shell, call: &mut Call<'_>, (offset, count): (u64, u64)) -> Done {
     let (from, to) = (call.path(0), call.path(1));
-    let is_device = from.starts_with("/dev") && shell.session.block(call.text(0)?).is_ok();
+    let block = if from.starts_with("/dev") { Some(shell.session.block(call.text(0)?)) } else { None };
+    let is_device = matches!(block, Some(Ok(_)));
+    if let Some(Err(error)) = block
+        && shell.session.guest().is_err()
+    {
+        return Err(error.into());
+    }
     if to == Path::new("-") {
         let out = &mut *call.out;
-        let mut take = |bytes: &[u8]| out.write_all(bytes);
-        return copy(shell, from, is_device, (offset, count), &mut |_, bytes| take(bytes)).map(drop);
+        let mut take = |part: &Part<'_>| part.write_to(out);
+        return copy(shell, from, is_device, (offset, count), &mut |_, part| take(&part)).map(drop);
     }
     local(to, |file| {
         let is_regular = file.metadata()?.is_file();
-        let length = copy(shell, from, is_device, (offset, count), &mut |at, bytes| match is_regular {
+        let length = copy(shell, from, is_device, (offset, count), &mut |at, part| match part {
+            Part::Zeros(_) if is_regular => Ok(()),
             // Zeros become holes.
-            true if bytes.iter().all(|byte| *byte == 0) => Ok(()),
-            true => file.write_all_at(bytes, at),
-            false => (&*file).write_all(bytes),
+            Part::Bytes(bytes) if is_regular && bytes.iter().all(|byte| *byte == 0) => Ok(()),
+            Part::Bytes(bytes) if is_regular => file.write_all_at(bytes, at),
+            part => part.write_to(&mut &*file),
         })?;
         if is_regular { Ok(file.set_len(length)?) } else { Ok(()) }
     })
     .with_context(|| shown(to))
+}
+
+/// A part of what is copied.
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    /// So many zeros, of a hole.
+    Zeros(u64),
+}
+
+impl Part<'_> {
+    fn length(&self) -> u64 {
+        match self {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::Zeros(length) => *length,
+        }
+    }
+
+    /// The part of it within a range.
+    fn within(&self, range: Range<u64>) -> Part<'_> {
+        match self {
+            Part::Bytes(bytes) => Part::Bytes(bytes.get(range.start as usize..range.end as usize).unwrap_or_default()),
+            Part::Zeros(_) => Part::Zeros(range.end.saturating_sub(range.start)),
+        }
+    }
+
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Part::Bytes(bytes) => out.write_all(bytes),
+            Part::Zeros(length) => zeros(*length).try_for_each(|zeros| out.write_all(zeros)),
+        }
+    }
 }
 
 /// Gives the bytes of a range, each piece with its place in the range. Returns how many there were.
@@ -221,20 +260,22 @@ fn copy(
     from: &Path,
     is_device: bool,
     (offset, count): (u64, u64),
-    put: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    put: &mut dyn FnMut(u64, Part<'_>) -> io::Result<()>,
 ) -> anyhow::Result<u64> {
     let (mut at, mut done) = (0u64, 0u64);
     let end = offset.saturating_add(count);
-    let mut take = |bytes: &[u8]| {
+    let mut take = |part: Part<'_>| {
+        let length = part.length();
         // A device is read from the offset on, and a file from its start.
         let start = if is_device { offset.saturating_add(at) } else { at };
-        let skip = offset.saturating_sub(start).min(bytes.len() as u64);
-        let most = end.saturating_sub(start).min(bytes.len() as u64);
-        let wanted = bytes.get(skip as usize..most as usize).unwrap_or_default();
+        let skip = offset.saturating_sub(start).min(length);
+        let most = end.saturating_sub(start).min(length);
+        let wanted = part.within(skip..most);
+        let count = wanted.length();
         put(done, wanted)?;
-        done += wanted.len() as u64;
-        at += bytes.len() as u64;
-        Ok(start + (bytes.len() as u64) < end)
+        done += count;
+        at += length;
+        Ok(start.saturating_add(length) < end)
     };
     if is_device {
         let name = from.to_str().unwrap_or_default();
@@ -243,10 +284,13 @@ fn copy(
             if interrupted.load(std::sync::atomic::Ordering::Relaxed) {
                 return Err(io::Error::other("interrupted"));
             }
-            take(bytes)
+            take(Part::Bytes(bytes))
         })?;
     } else {
-        shell.read(from, &mut take)?;
+        shell.read_pieces(from, &mut |piece| match &piece {
+            Piece::Data(bytes) => take(Part::Bytes(bytes)),
+            Piece::Hole(length) => take(Part::Zeros(*length)),
+        })?;
     }
     Ok(done)
 }
@@ -289,9 +333,25 @@ fn archive(shell: &Shell, call: &Call<'_>, format: &str) -> Done {
 impl Shell {
     /// Reads a file, piece by piece, until `take` returns false. An error of `take` is told as it is.
     pub fn read(&self, path: &Path, take: &mut dyn FnMut(&[u8]) -> io::Result<bool>) -> Done {
+        self.read_pieces(path, &mut |piece| match piece {
+            Piece::Data(bytes) => take(&bytes),
+            Piece::Hole(length) => {
+                for zeros in zeros(length) {
+                    self.check()?;
+                    if !take(zeros)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        })
+    }
+
+    /// The same, with its holes.
+    fn read_pieces(&self, path: &Path, take: &mut dyn FnMut(Piece) -> io::Result<bool>) -> Done {
         let mut failed = None;
-        self.session.guest()?.read_while(path, |bytes| {
-            let taken = self.check().and_then(|()| take(bytes));
+        self.session.guest()?.read_pieces(path, |piece| {
+            let taken = self.check().and_then(|()| take(piece));
             Ok(taken.unwrap_or_else(|error| {
                 failed = Some(error);
                 false

@@ -154,7 +154,7 @@ pub(super) fn check(
             (true, Err(why)) => return Err(Failure::new(format!("{name}: {why}"))),
         };
         host.note(&format!("{name}: {} {}", checker.tool.program, words.join(" ")));
-        let mut ended = run(checker.tool, words, (device, name), host)?;
+        let (mut ended, mut told) = run(checker.tool, words, (device, name), host)?;
         if let ("xfs", true, DIRTY_LOG, Some(volume)) =
             (&**format, repair, ended.status, attached.iter().find(|volume| volume.name == *name))
         {
@@ -165,10 +165,12 @@ pub(super) fn check(
                 }
                 Err(failure) => host.note(&format!("{name}: its log cannot be written back: {}", failure.text)),
             }
-            ended = run(checker.tool, words, (device, name), host)?;
+            (ended, told) = run(checker.tool, words, (device, name), host)?;
         }
         match checker.statuses[usize::from(repair)].verdict(ended.status) {
-            Verdict::Clean => {}
+            // e2fsck counts neither what it was not allowed to correct of a journal nor what it has written back of it.
+            Verdict::Clean if told.refused && !repair => (found.was, found.is) = (true, true),
+            Verdict::Clean => found.was |= told.changed,
             Verdict::Corrected => found.was = true,
             Verdict::Errors => (found.was, found.is) = (true, true),
             Verdict::Failed => {
@@ -188,11 +190,22 @@ fn replay(volume: &AttachedVolume, device: &Path) -> Result<(), Failure> {
     mounted.unmount()
 }
 
-fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Host) -> Result<Ended, Failure> {
+/// What a tool says besides its status.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// It was not allowed to correct something.
+    refused: bool,
+    /// It has changed the file system.
+    changed: bool,
+}
+
+fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Host) -> Result<(Ended, Told), Failure> {
     let words = words.iter().map(Path::new).chain([device]);
-    let mut skips_journal = false;
+    let (mut skips_journal, mut told) = (false, Told::default());
     let ended = tool.run(words, &mut |line| {
         skips_journal |= line.contains("skipping journal recovery");
+        told.refused |= line.trim_end().ends_with("? no");
+        told.changed |= line.contains("recovering journal") || line.contains("FILE SYSTEM WAS MODIFIED");
         host.note(&format!("  {}", with_name(line, device, name)));
     });
     if skips_journal {
@@ -200,5 +213,5 @@ fn run(tool: Tool, words: &[&str], (device, name): (&Path, &str), host: &mut Hos
             "{name}: its journal holds changes, as after a power cut; what is wrong above may be right once they are written back (--repair)"
         ));
     }
-    ended
+    Ok((ended?, told))
 }

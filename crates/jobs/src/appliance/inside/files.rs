@@ -55,6 +55,12 @@ pub(super) fn find(mounted: &Mounted, path: &[u8], last: Last) -> Result<Spot, F
         path.truncate(end);
         let start = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
         let (above, name) = path.split_at(start);
+        if path.is_empty() {
+            return Err(Failure {
+                text: "/: it is the root directory, which stays as it is".to_owned(),
+                errno: Some(Errno::INVAL.raw_os_error()),
+            });
+        }
         if matches!(name, b"" | b"." | b"..") {
             return Err(Failure::at(&path, Errno::INVAL));
         }

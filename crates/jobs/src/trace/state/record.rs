@@ -17,7 +17,7 @@ use super::hashed::{Stamp, Time, hash_file, is_settled};
 use super::memory::{Left, Memory};
 use super::store::Store;
 use crate::record::error_name;
-use crate::trace::touched::{Change, Input, Output, Use};
+use crate::trace::touched::{Change, Input, Output, OwnUse, Use};
 use crate::trace::verify::is_full;
 use crate::trace::{Touched, TraceReport};
 
@@ -58,6 +58,27 @@ impl Recorder<'_> {
         for output in changed.values() {
             let left = self.output(output, is_read.contains(output.path))?;
             outputs.insert(output.path.to_owned(), left);
+        }
+        let is_left_out = |path: &Path| changed.contains_key(path) || (self.is_left_out)(path);
+        for (path, used) in touched.in_own() {
+            let failed = |error: io::Error| unknown(path, &error.to_string());
+            match (used, look(path).map_err(failed)?) {
+                // What is an output is remembered as such.
+                (OwnUse::Absent, _) if is_left_out(path) => {}
+                // Where its directory is gone, another run makes that anew.
+                (OwnUse::Absent, Seen::Absent) if path.parent().is_some_and(|above| !above.is_dir()) => {}
+                (OwnUse::Absent, Seen::Absent) => drop(inputs.insert(path.to_owned(), Fact::Absent)),
+                (OwnUse::Listed, Seen::There(_)) => {
+                    let Some(Left { fact: Fact::There(there), .. }) = outputs.get_mut(path) else { continue };
+                    // Somebody else has made something there.
+                    if there.is(libc::S_IFDIR) && !names_in(path, &is_left_out).map_err(failed)?.is_empty() {
+                        return Err(NotRemembered::Changed(path.to_owned()));
+                    }
+                    there.names = there.is(libc::S_IFDIR).then(Vec::new);
+                }
+                (OwnUse::Listed, _) => {}
+                (OwnUse::Absent, _) => return Err(NotRemembered::Changed(path.to_owned())),
+            }
         }
         Ok((inputs, outputs))
     }
