@@ -46,7 +46,8 @@ impl Root {
         if make {
             fs::create_dir_all(&self.base)?;
         }
-        let found = |error: Errno| if error == Errno::NOENT { RemoteError::Missing } else { io::Error::from(error).into() };
+        let found =
+            |error: Errno| if error == Errno::NOENT { RemoteError::Missing } else { io::Error::from(error).into() };
         let mut at = openat(CWD, &self.base, ON_THE_WAY, Mode::empty()).map_err(found)?;
         for name in self.prefix.split('/').chain(names.split('/')).filter(|name| !name.is_empty()) {
             if make {

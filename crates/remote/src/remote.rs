@@ -122,9 +122,7 @@ impl Remote {
     pub fn get(&self, key: &str, most: u64) -> Result<Found, RemoteError> {
         let key = checked(key)?;
         match self.location.root() {
-            Some(root) => {
-                self.wait_for_file(most, move || directory::get(&root, &key, most))
-            }
+            Some(root) => self.wait_for_file(most, move || directory::get(&root, &key, most)),
             None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(most, async move { objects::get(&client.get().await?, &path, most).await })
@@ -140,9 +138,7 @@ impl Remote {
         let key = checked(key)?;
         let count = range.end.saturating_sub(range.start);
         match self.location.root() {
-            Some(root) => {
-                self.wait_for_file(count, move || directory::get_range(&root, &key, range))
-            }
+            Some(root) => self.wait_for_file(count, move || directory::get_range(&root, &key, range)),
             None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(count, async move { objects::get_range(&client.get().await?, &path, range).await })
@@ -157,9 +153,7 @@ impl Remote {
     pub fn size(&self, key: &str) -> Result<Option<u64>, RemoteError> {
         let key = checked(key)?;
         let size = match self.location.root() {
-            Some(root) => {
-                self.wait_for_file(0, move || directory::size(&root, &key))
-            }
+            Some(root) => self.wait_for_file(0, move || directory::size(&root, &key)),
             None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(0, async move { objects::size(&client.get().await?, &path).await })
@@ -237,9 +231,7 @@ impl Remote {
         let (count, expected) = (bytes.len() as u64, expected.cloned());
         match self.location.root() {
             // The confined thread may only read, so the calling thread writes.
-            Some(root) => {
-                directory::put_if(&root, &key, &bytes, expected.as_ref(), (most, self.limits.request))
-            }
+            Some(root) => directory::put_if(&root, &key, &bytes, expected.as_ref(), (most, self.limits.request)),
             None => {
                 let (client, path) = (self.client(), objects::path(&self.location.prefix, &key));
                 self.wait(

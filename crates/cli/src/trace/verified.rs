@@ -92,7 +92,8 @@ fn tell_different(different: &Different) {
 }
 
 fn input_is_pipe() -> bool {
-    fstat(io::stdin()).is_ok_and(|stat| matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket))
+    fstat(io::stdin())
+        .is_ok_and(|stat| matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket))
 }
 
 fn tell_end(how: &str, Again { ended, said, .. }: &Again) {

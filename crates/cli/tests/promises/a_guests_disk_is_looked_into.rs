@@ -191,6 +191,26 @@ fn and_copied_with_all_attributes() {
     assert_eq!(fs::read_dir(at("into")).unwrap().count(), 1, "nothing half-made is left");
 }
 
+#[test]
+fn in_any_case_of_letters_where_the_guest_takes_them_so() {
+    let dir = scratch();
+    let script = "
+        printf text > file; truncate -s 16M fat.img ext4.img
+        /sbin/mkfs.vfat fat.img > /dev/null; mmd -i fat.img '::/Some Folder'; mcopy -i fat.img file '::/Some Folder/Long Name.Txt'
+        mkdir root; cp file root/File; /sbin/mke2fs -q -t ext4 -d root ext4.img 2> /dev/null";
+    host("sh", &["-ec", script], dir.path());
+    let image = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    assert_eq!(said(&["cat", &image("fat.img"), "/SOME folder/long name.TXT"]), "text");
+    let absent = |image: &str, path: &str| {
+        let output = inarch(["disk", "cat", image, path]);
+        assert_status(&output, 1);
+        assert!(stderr(&output).contains("no such file"), "{}", stderr(&output));
+    };
+    absent(&image("fat.img"), "/some folder/other");
+    assert_eq!(said(&["cat", &image("ext4.img"), "/File"]), "text");
+    absent(&image("ext4.img"), "/file");
+}
+
 /// An image may have two files of one name, or a directory in itself.
 #[test]
 fn and_leads_nowhere_else() {

@@ -262,6 +262,13 @@ fn files_are_copied_out() {
         cpio -t --quiet < out/home.cpio | grep -qx user/notes; ls out";
     let left = host("bash", &["-ec", same], dir.path());
     assert_eq!(left, "dir\ndir.tar\nfstab\nhome.cpio\nhome.img\nlist\npart\nsparse\n");
+    // A hole is not read: this one would take an hour.
+    let make = "mkdir big; truncate -s 1T big/huge; printf end >> big/huge; truncate -s 16M big.img
+        /sbin/mke2fs -q -t ext4 -d big big.img 2> /dev/null";
+    host("sh", &["-ec", make], dir.path());
+    verb(dir.path(), &["big.img", "-m", "/dev/sda", "download", "/huge", "out/huge"]);
+    let huge = host("sh", &["-c", "stat -c %s out/huge; tail -c 3 out/huge"], dir.path());
+    assert_eq!(huge, format!("{}\nend", (1u64 << 40) + 3));
 }
 
 /// Several disks, with a volume group over two of them, and an array.

@@ -351,6 +351,25 @@ cp -a d copied; mv plain moved; touch -r old large; rm fifo
 find . ! -name . -printf '%p %y %m %U %G %n %s %l\\n' | sort
 stat -c '%n %Y' old link large; getfattr -d moved; cat large | md5sum";
 
+/// A recipe of a build that is traced as a whole is traced by itself.
+#[test]
+fn a_trace_within_a_trace_works() {
+    let dir = scratch();
+    fs::write(dir.path().join("in"), "text\n").unwrap();
+    let inner =
+        format!("{INARCH} trace -q --json inner.json -- sh -c 'ls; cat in > out' && {INARCH} trace -q -- cat out");
+    let output = trace(dir.path(), &["--json", "outer.json"], &inner).output().unwrap();
+    assert_status(&output, 0);
+    assert!(stdout(&output).contains("in\n") && stdout(&output).ends_with("text\n"), "{}", stdout(&output));
+    let place = dir.path().canonicalize().unwrap();
+    for name in ["inner.json", "outer.json"] {
+        let (inputs, outputs) =
+            (told(&dir.path().join(name), &place, "input"), told(&dir.path().join(name), &place, "output"));
+        assert!(inputs.iter().any(|line| line.starts_with("in: ") && line.contains("read")), "{name}: {inputs:?}");
+        assert!(outputs.contains(&"out: made".to_owned()), "{name}: {outputs:?}");
+    }
+}
+
 #[test]
 fn files_are_written_as_without() {
     let dir = scratch();

@@ -165,6 +165,27 @@ fn a_push_sends_what_is_new_and_keeps_what_others_pushed() {
     scene.good("four", &["cache", "verify", "own", "--scope", "team"]);
 }
 
+/// A rule of the store removes what is old; or somebody does.
+#[test]
+fn what_the_remote_has_lost_is_sent_again() {
+    let scene = Scene::new();
+    let packs = scene.at("remote/named-team/own/packs");
+    scene.pushed("one", "first", 0..20);
+    fs::remove_dir_all(&packs).unwrap();
+    // A machine that has nothing of it pushes over it, and the one that has it takes that.
+    scene.pushed("two", "second", 20..30);
+    scene.good("one", &["cache", "pull", "own", &scene.remote(), "--scope", "team"]);
+    scene.files("here", 0..30);
+    assert_status(&scene.read_all("one", &scene.remote(), "got"), 0);
+    scene.assert_same("here", "got");
+    fs::remove_dir_all(&packs).unwrap();
+    scene.pushed("one", "third", 30..40);
+    scene.good("three", &["cache", "pull", "own", &scene.remote(), "--scope", "team"]);
+    scene.files("expected", 0..40);
+    assert_status(&scene.read_all("three", &scene.remote(), "got"), 0);
+    scene.assert_same("expected", "got");
+}
+
 #[test]
 fn those_that_push_at_once_lose_nothing() {
     let scene = Scene::new();

@@ -336,6 +336,19 @@ fn what_leads_elsewhere_or_nowhere_is_one_line() {
     assert_one_line(&scene.plan(&server.name("app")), &["the answer ends after 6 of"]);
     assert!(!secret.requests().is_empty());
     assert!(!secret.any_has("authorization"), "a store that the registry names gets no password");
+    // Nor does a service for tokens that such a store names.
+    let tokens = Server::of(|_, _| Answer::of(200, "{\"token\":\"x\"}"));
+    let realm = format!("Bearer realm=\"http://{}/token\"", tokens.host);
+    let store = Server::of(move |_, _| Answer::of(401, "").with("WWW-Authenticate", realm.clone()));
+    let (elsewhere, image) = (store.host.clone(), Image::new(&scene));
+    let server = Server::of(move |_, request| match is_layer(&image, request) {
+        true => Answer::of(307, "").with("Location", format!("http://{elsewhere}/layer")),
+        false => image.answer(request),
+    });
+    fs::write(scene.at(".docker/config.json"), auths(&server.host)).unwrap();
+    assert_one_line(&scene.plan(&server.name("other")), &["the registry refuses"]);
+    assert!(!store.requests().is_empty() && tokens.requests().is_empty(), "{:?}", tokens.requests());
+    assert!(!store.any_has("referer"));
 }
 
 #[test]

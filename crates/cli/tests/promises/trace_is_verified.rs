@@ -7,7 +7,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, copy_command, host, programs, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, assert_one_line, assert_status, copy_command, host, programs, scratch, stderr, stdout, within,
+};
 
 /// `PROGRAM trace --verify ARGUMENTS` in `dir`, with temporary files in its directory `tmp`.
 fn verify_by(mut program: Command, dir: &Path, arguments: &[&str]) -> Command {

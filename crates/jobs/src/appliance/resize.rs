@@ -133,10 +133,7 @@ pub fn resize(
         return Err(refuse(why.to_owned()));
     }
     if bytes == 0 {
-        return Err(refuse(format!(
-            "it has {} bytes, and would have {wanted}; the least is {ALIGNMENT}",
-            room.now
-        )));
+        return Err(refuse(format!("it has {} bytes, and would have {wanted}; the least is {ALIGNMENT}", room.now)));
     }
     if room.most.is_some_and(|most| bytes > most) {
         return Err(refuse(format!("{} can have at most {most} bytes: another partition follows", volume.name)));

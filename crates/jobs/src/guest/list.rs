@@ -63,6 +63,7 @@ impl Guest {
                     return Ok(());
                 }
                 for found in children(volume, node)? {
+                    let found = found.map_err(|lost| named(path.as_os_str().as_bytes(), &lost));
                     let found = found.and_then(|(name, node)| {
                         entry(volume, node, name.clone()).map_err(|error| named(&name, &error.to_string()))
                     });
@@ -113,7 +114,7 @@ pub(super) fn search(
                 continue;
             }
             Some(Err(lost)) => {
-                if !send(Err(named(&path, &lost))) {
+                if !send(Err(named(if path.is_empty() { b"." } else { &path }, &lost))) {
                     return Ok(());
                 }
                 continue;

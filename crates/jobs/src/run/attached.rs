@@ -300,9 +300,7 @@ fn add_named(
 /// Opens and locks a regular file or a block device.
 fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
     let fail = |error: io::Error| match error.kind() {
-        io::ErrorKind::PermissionDenied if !read_only => {
-            PathError::new(path, "cannot open it for writing", error)
-        }
+        io::ErrorKind::PermissionDenied if !read_only => PathError::new(path, "cannot open it for writing", error),
         _ => PathError::new(path, "cannot open it", error),
     };
     let in_use = || AttachError::InUse { path: path.to_owned(), to_read: read_only };

@@ -187,9 +187,7 @@ impl Session {
             let error = match sent {
                 Ok(answer) if answer.status().is_success() => return Ok(answer),
                 // The credentials are for the token service that the registry names, not for one that a store of its names.
-                Ok(answer)
-                    if answer.status() == StatusCode::UNAUTHORIZED && !has_asked && base.has(answer.url()) =>
-                {
+                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !has_asked && base.has(answer.url()) => {
                     has_asked = true;
                     if self.ask(base, answer.headers()).await? {
                         continue;
