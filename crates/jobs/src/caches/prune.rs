@@ -67,8 +67,10 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
         };
         pruned.before += disk_bytes(cache.dir());
         // What is wrong with one keeps no other from being pruned.
-        if let Err(error) = cache.lock().and_then(|locked| locked.punch()) {
-            pruned.damaged.push(error.to_string());
+        match cache.lock().and_then(|locked| locked.punch()) {
+            Ok(()) => {}
+            Err(CacheError::Removed { .. }) => continue,
+            Err(error) => pruned.damaged.push(error.to_string()),
         }
         // Of files that are nowhere else it is not said that nobody needs them.
         let unknown = if cache.has_live_files() { now } else { SystemTime::UNIX_EPOCH };
