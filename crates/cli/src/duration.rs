@@ -50,8 +50,11 @@ pub fn lasting(time: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// How long ago a time in seconds since 1970 was, in its largest unit.
+/// How long ago a time in seconds since 1970 was, in its largest unit; 0 is a time that is not known.
 pub fn ago(seconds: u64) -> String {
+    if seconds == 0 {
+        return "not known".to_owned();
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let passed = now.saturating_sub(seconds);
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
