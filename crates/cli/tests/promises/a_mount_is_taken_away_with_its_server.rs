@@ -346,7 +346,7 @@ fn a_mount_of_another_mount_namespace_is_told_of() {
         let scene = Scene::via(via);
         let script = format!(
             "{delayed} unshare --mount --propagation slave $INARCH mount -b tree point --log log > said 2>&1 &
-             for try in $(seq 1000); do grep -q ^mounted said && exit; sleep 0.05; done; cat said; exit 1"
+             for try in $(seq 1000); do grep -q ^mounted said && test -s log && exit; sleep 0.05; done; cat said; exit 1"
         );
         assert_status(&scene.shell(&script), 0);
         let server = last_process(&scene.path().join("log"));
