@@ -177,7 +177,7 @@ mod tests {
         assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(2)));
         assert_eq!(read(&cache(&far).snapshot().unwrap()), b"second");
         assert_eq!(read(&snapshot), b"first");
-        // Nobody reads any of them any more: what the remote says now takes their place.
+        // Without readers, the remote's new generation replaces all old ones.
         drop(snapshot);
         let far = put("there", &generation(3, 4096, b"third"), 4096, b"third");
         assert!(matches!(adopt(&cache(&far), &far, true).unwrap(), Adopted::Copy(3)));

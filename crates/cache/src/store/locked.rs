@@ -1,4 +1,4 @@
-//! [`Locked`]: what changes a cache: publications, and the removal of what nobody needs any more.
+//! [`Locked`]: a cache that this process changes. It publishes generations, and removes unused generations, packs and bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -88,9 +88,9 @@ impl Locked<'_> {
         Ok(Some(number))
     }
 
-    /// A remote's pack may have the name of another remote's pack, or of an older one. If two packs overlapped within a generation, it
-    /// could not be read; if one overlapped another generation's, readers of that would get the bytes of this one. Returns the generations
-    /// that nobody reads, and keeps them from being read: with them nothing has to agree.
+    /// Checks the chunks of `generation` against those of generations that have readers. Packs of two remotes, or of two times, can have the same name.
+    /// Within a generation, overlapping chunks are an error of the remote; across generations, readers of one would get the bytes of the other.
+    /// Returns the generations without readers, locked exclusively: nobody can begin to read them, so their chunks may differ.
     fn must_agree(&self, generation: &Generation) -> Result<Vec<(PathBuf, FileLock)>, CacheError> {
         let mut unread = Vec::new();
         let of_remotes = |generation: &Generation| {
@@ -188,7 +188,7 @@ impl Locked<'_> {
         Ok(generation)
     }
 
-    /// Removes generations that nobody reads, and packs that no generation refers to. Returns the names of the generations that stay.
+    /// Removes generations without readers, and packs that no generation refers to. Returns the paths of the remaining generations.
     pub fn sweep(&self) -> Result<Vec<PathBuf>, CacheError> {
         for directory in [GENERATIONS, PACKS] {
             remove_unfinished(&self.cache.dir.join(directory))?;

@@ -165,7 +165,7 @@ fn a_push_sends_what_is_new_and_keeps_what_others_pushed() {
     scene.good("four", &["cache", "verify", "own", "--scope", "team"]);
 }
 
-/// A rule of the store removes what is old; or somebody does.
+/// A store's expiry rule, or a user, may delete packs.
 #[test]
 fn what_the_remote_has_lost_is_sent_again() {
     let scene = Scene::new();

@@ -72,7 +72,7 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
             Err(CacheError::Removed { .. }) => continue,
             Err(error) => pruned.damaged.push(error.to_string()),
         }
-        // Of files that are nowhere else it is not said that nobody needs them.
+        // The files of a live directory exist nowhere else. Without a time of use, they count as used now.
         let unknown = if cache.has_live_files() { now } else { SystemTime::UNIX_EPOCH };
         caches.push((cache.used().unwrap_or(unknown), disk_bytes(cache.dir()), cache));
     }
@@ -99,7 +99,7 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
     Ok(pruned)
 }
 
-/// Removes a cache that nobody uses.
+/// Removes a cache if no process uses it. Returns whether it was removed.
 fn remove_unused(cache: &Cache) -> Result<bool, CacheError> {
     let _locked = match cache.lock() {
         Err(CacheError::Removed { .. }) => return Ok(false),

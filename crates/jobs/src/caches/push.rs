@@ -182,7 +182,7 @@ impl Sent {
     }
 }
 
-/// The packs of a remote's generation that are not there, or not whole: a rule may have removed them, or somebody.
+/// The packs that a remote's generation names and the remote does not have, or has only in part. An expiry rule or a user may delete them.
 fn missing(there: &Generation, far: &Far) -> Result<HashSet<String>, CacheError> {
     let mut ends = vec![0u64; there.body.packs.len()];
     for (id, stored) in there.remote_files() {
