@@ -52,7 +52,7 @@ use crate::JobError;
 use crate::run::{AttachedDisk, Vmm};
 use choice::Choice;
 pub use error::ApplianceError;
-pub use files::{Checked, FileAttributes, NewFileOptions};
+pub use files::{Checked, FileAttributes, NewAttributes, NewFileOptions, Written};
 pub use inside::ARGUMENT;
 pub(crate) use inside::main as become_program;
 use machine::Running;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use inarch_jobs::appliance::{Access, Appliance, ApplianceError, NewFileOptions, Target};
+use inarch_jobs::appliance::{Access, Appliance, ApplianceError, NewAttributes, NewFileOptions, Target};
 use inarch_jobs::shown;
 use rustix::io::Errno;
 
@@ -103,7 +103,8 @@ pub fn write(arguments: &WriteArguments) -> anyhow::Result<ExitCode> {
     let (target, paths) = image.target(path.as_slice())?;
     let [path] = &paths[..] else { anyhow::bail!("say which file: inarch disk write IMAGE /PATH < FILE") };
     let mut appliance = image.machine.open(&target, Access::Write)?;
-    let options = NewFileOptions { mode: *mode, owner: *owner, only_new: *new };
+    let attributes = NewAttributes { mode: *mode, owner: *owner, ..NewAttributes::default() };
+    let options = NewFileOptions { attributes, only_new: *new };
     let written = appliance.write(path, &options, &mut io::stdin().lock());
     let written = told(&target, written.map(drop))?;
     image.machine.close(appliance)?;

@@ -1,6 +1,7 @@
 //! `inarch disk cp FILE IMAGE:/PATH`: copies into an image.
 
-use std::ffi::OsStr;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use inarch_jobs::appliance::{
-    Appliance, ApplianceError, ApplianceRequest, FileAttributes, Isolation, NewFileOptions, Target,
+    Appliance, ApplianceError, ApplianceRequest, FileAttributes, Isolation, NewAttributes, NewFileOptions, Target,
 };
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, counted, shown};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, Statx, StatxFlags, fgetxattr, flistxattr, openat, readlinkat, statx,
+};
+use rustix::io::Errno;
 
 use super::machine::tell;
 use crate::output::{answer, complain};
@@ -70,7 +74,8 @@ pub struct Copied {
     pub failed: bool,
 }
 
-/// Copies a file or a directory of this machine to `place`, or into it if that is a directory. What cannot be copied is reported.
+/// Copies a file or a directory of this machine to `place`, or into it if that is a directory: permissions, times of the last change, hard
+/// links, extended attributes, and as root owners. What cannot be copied is reported.
 ///
 /// # Errors
 /// The appliance failed; or `goes_on` is an error, which is [`ApplianceError::Input`].
@@ -85,7 +90,7 @@ pub fn copy_with(
         (Ok(attributes), Some(name)) if is_directory(&attributes) => place.push(name),
         _ => {}
     }
-    let mut copying = Copying { appliance, goes_on, files: 0, bytes: 0, failed: false };
+    let mut copying = Copying { appliance, goes_on, links: HashMap::new(), files: 0, bytes: 0, failed: false };
     copying.copy(Source { directory: CWD, name: from.as_os_str(), path: from }, &place)?;
     let Copying { files, bytes, failed, .. } = copying;
     Ok(Copied { files, bytes, failed })
@@ -112,10 +117,15 @@ impl Read for Watched<'_> {
 struct Copying<'a> {
     appliance: &'a mut Appliance,
     goes_on: &'a GoesOn<'a>,
+    /// Files of several names, and where they are in the image.
+    links: HashMap<Identity, PathBuf>,
     files: u64,
     bytes: u64,
     failed: bool,
 }
+
+/// A file, whatever its name: device, inode number and birth time, as a number may be used again.
+type Identity = ((u32, u32), u64, (i64, u32));
 
 /// A file of this machine: an open directory and a name in it, so that a link that is swapped in meanwhile cannot redirect the copy. The
 /// path is for messages.
@@ -140,53 +150,132 @@ impl Source<'_> {
     }
 }
 
+/// The longest list of names of a file's extended attributes (`XATTR_LIST_MAX`).
+const XATTR_LIST_MAX: usize = 65_536;
+
+/// The attributes that a copy gets.
+fn attributes(is: &Statx) -> NewAttributes {
+    NewAttributes {
+        mode: Some(u32::from(is.stx_mode) & 0o7777),
+        // A user's files become root's, who is the only one that is known in the image.
+        owner: rustix::process::geteuid().is_root().then_some((is.stx_uid, is.stx_gid)),
+        modified: Some((is.stx_mtime.tv_sec, is.stx_mtime.tv_nsec)),
+        xattrs: Vec::new(),
+    }
+}
+
 impl Copying<'_> {
     /// Copies a file, or a directory with what is in it. Reports what cannot be copied, and goes on.
     fn copy(&mut self, from: Source<'_>, to: &Path) -> Result<(), ApplianceError> {
         (self.goes_on)().map_err(ApplianceError::Input)?;
-        let is = match statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW) {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let is = match statx(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
             Ok(is) => is,
             Err(error) => return self.failed(from.path, &io::Error::from(error)),
         };
-        let mode = Some(is.st_mode & 0o7777);
-        // A user's files become root's, who is the only one that is known in the image.
-        let owner = rustix::process::geteuid().is_root().then_some((is.st_uid, is.st_gid));
-        let done = match FileType::from_raw_mode(is.st_mode) {
-            FileType::Directory => return self.copy_directory(from, to, mode, owner),
+        let attributes = attributes(&is);
+        let done = match FileType::from_raw_mode(is.stx_mode.into()) {
+            FileType::Directory => return self.copy_directory(from, to, attributes),
             FileType::Symlink => match readlinkat(from.directory, from.name, Vec::new()) {
-                Ok(target) => self.appliance.symlink(Path::new(OsStr::from_bytes(target.as_bytes())), to),
+                Ok(target) => {
+                    let attributes = NewAttributes { mode: None, ..attributes };
+                    self.appliance.write_symlink(Path::new(OsStr::from_bytes(target.as_bytes())), to, &attributes)
+                }
                 Err(error) => return self.failed(from.path, &io::Error::from(error)),
             },
-            FileType::RegularFile => match from.file() {
-                Ok(file) => {
-                    let options = NewFileOptions { mode, owner, only_new: false };
-                    let written = self.appliance.write(to, &options, &mut Watched { file, goes_on: self.goes_on });
-                    written.map(|bytes| self.bytes = self.bytes.saturating_add(bytes))
-                }
-                Err(error) => return self.failed(from.path, &error),
-            },
+            FileType::RegularFile => return self.copy_file(from, to, attributes, &is),
             _ => return self.failed(from.path, &"only files, directories and symbolic links are copied"),
         };
         self.count(from.path, done).map(drop)
     }
 
-    fn copy_directory(
+    fn copy_file(
         &mut self,
         from: Source<'_>,
         to: &Path,
-        mode: Option<u32>,
-        owner: Option<(u32, u32)>,
+        attributes: NewAttributes,
+        is: &Statx,
     ) -> Result<(), ApplianceError> {
+        let birth = (is.stx_btime.tv_sec, is.stx_btime.tv_nsec);
+        let identity = (is.stx_nlink > 1).then_some(((is.stx_dev_major, is.stx_dev_minor), is.stx_ino, birth));
+        if let Some(first) = identity.and_then(|identity| self.links.get(&identity)) {
+            match self.appliance.link(first, to) {
+                Err(error) if error.is_no_link() => {}
+                done => return self.count(from.path, done).map(drop),
+            }
+        }
+        let file = match from.file() {
+            Ok(file) => file,
+            Err(error) => return self.failed(from.path, &error),
+        };
+        let xattrs = self.xattrs(&file, from.path)?;
+        let options = NewFileOptions { attributes: NewAttributes { xattrs, ..attributes }, only_new: false };
+        let written = self.appliance.write(to, &options, &mut Watched { file, goes_on: self.goes_on });
+        let written = written.map(|written| {
+            self.bytes = self.bytes.saturating_add(written.bytes);
+            written.lost
+        });
+        if let Some(lost) = self.count(from.path, written)? {
+            self.lost(from.path, &lost)?;
+            self.links.extend(identity.map(|identity| (identity, to.to_owned())));
+        }
+        Ok(())
+    }
+
+    /// The extended attributes of a file. Those that do not fit into a message are reported.
+    fn xattrs(&mut self, file: &File, path: &Path) -> Result<Vec<(OsString, Vec<u8>)>, ApplianceError> {
+        let (mut found, mut room) = (Vec::new(), NewAttributes::XATTRS_MOST);
+        let mut names = vec![0; XATTR_LIST_MAX];
+        let length = match flistxattr(file, &mut names[..]) {
+            Err(Errno::OPNOTSUPP) => 0,
+            Err(error) => {
+                self.failed(path, &io::Error::from(error))?;
+                0
+            }
+            Ok(length) => length,
+        };
+        names.truncate(length);
+        let mut value = vec![0; NewAttributes::XATTRS_MOST];
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let name = OsStr::from_bytes(name);
+            let length = match fgetxattr(file, name, &mut value[..]) {
+                Ok(length) if name.len() + length <= room => length,
+                Ok(_) | Err(Errno::RANGE) => {
+                    self.failed(path, &format!("its attribute {} is too long to be copied", shown(Path::new(name))))?;
+                    continue;
+                }
+                // It was removed meanwhile.
+                Err(Errno::NODATA) => continue,
+                Err(error) => {
+                    self.failed(path, &io::Error::from(error))?;
+                    continue;
+                }
+            };
+            room -= name.len() + length;
+            found.push((name.to_owned(), value[..length].to_vec()));
+        }
+        Ok(found)
+    }
+
+    /// Reports extended attributes that the image's file system did not take.
+    fn lost(&mut self, path: &Path, names: &[OsString]) -> Result<(), ApplianceError> {
+        for name in names {
+            self.failed(path, &format!("the image does not keep its attribute {}", shown(Path::new(name))))?;
+        }
+        Ok(())
+    }
+
+    fn copy_directory(&mut self, from: Source<'_>, to: &Path, attributes: NewAttributes) -> Result<(), ApplianceError> {
         let opened = from.open(OFlags::DIRECTORY).and_then(|directory| {
             let entries = Dir::read_from(&directory)?.collect::<Result<Vec<_>, _>>()?;
             Ok((directory, entries))
         });
         let (directory, entries) = match opened {
-            Ok(opened) => opened,
+            Ok((directory, entries)) => (File::from(directory), entries),
             Err(error) => return self.failed(from.path, &error),
         };
         let made = self.appliance.make_directory(to, true, None);
-        if !self.count(from.path, made)? {
+        if self.count(from.path, made)?.is_none() {
             return Ok(());
         }
         for entry in entries {
@@ -196,24 +285,27 @@ impl Copying<'_> {
                 self.copy(Source { directory: directory.as_fd(), name, path: &path }, &to.join(name))?;
             }
         }
-        // Last: it may forbid to make files in it.
-        match self.appliance.change(to, mode, owner) {
+        // Last: it may forbid to make files in it, and they change its time.
+        let xattrs = self.xattrs(&directory, from.path)?;
+        match self.appliance.change(to, &NewAttributes { xattrs, ..attributes }) {
             Err(error) => self.failed(from.path, &error),
-            Ok(()) => Ok(()),
+            Ok(lost) => self.lost(from.path, &lost),
         }
     }
 
-    /// Counts what was done, and reports what was not. Returns whether it was.
-    fn count(&mut self, from: &Path, done: Result<(), ApplianceError>) -> Result<bool, ApplianceError> {
+    /// Counts what was done, and reports what was not, which is `None`.
+    fn count<T>(&mut self, from: &Path, done: Result<T, ApplianceError>) -> Result<Option<T>, ApplianceError> {
         match done {
-            Ok(()) => self.files += 1,
+            Ok(done) => {
+                self.files += 1;
+                Ok(Some(done))
+            }
             Err(error @ (ApplianceError::Guest { .. } | ApplianceError::Input(_))) => {
                 self.failed(from, &error)?;
-                return Ok(false);
+                Ok(None)
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-        Ok(true)
     }
 
     fn failed(&mut self, from: &Path, error: &dyn std::fmt::Display) -> Result<(), ApplianceError> {

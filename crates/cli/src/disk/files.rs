@@ -217,9 +217,8 @@ Examples:
   inarch disk cp guest.img:/etc/fstab .         the same in the manner of docker cp
   inarch disk cp site.conf guest.img:/etc       into the image
 
-A directory is copied with everything in it. Out of an image, permissions, times, hard links, holes and extended attributes are kept; owners and \
-device files for root only. Into an image, permissions and symbolic links are kept, and as root owners. On this machine, what exists is not written \
-over; in an image, a file of the same name is replaced.")]
+A directory is copied with everything in it: permissions, times, hard links, holes and extended attributes, and as root owners. Device files are copied \
+out of an image only, by root. On this machine, what exists is not written over; in an image, a file of the same name is replaced.")]
 pub struct CpArguments {
     #[command(flatten)]
     image: ImageArguments,

@@ -101,13 +101,21 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
     );
     assert!(!checked(dir, "ls /etc").contains(" x"));
     assert!(!done(dir, "debugfs -R 'ls /' home.now 2>/dev/null").contains("user"));
-    // A tree of the host.
+    // A tree of the host, and again over itself.
     done(
         dir,
-        "mkdir -p tree/below; echo deep > tree/below/file; chmod 751 tree; ln -s file tree/below/link; i disk cp tree guest.img:/links",
+        "mkdir -p tree/below; echo deep > tree/below/file; chmod 751 tree; ln -s file tree/below/link; ln tree/below/file tree/again
+        setfattr -n user.note -v kept tree/below/file; touch -hd @1000000000.5 tree/below/file tree/below/link tree
+        for round in 1 2; do i disk cp tree guest.img:/links; done",
     );
-    assert_eq!(checked(dir, "cat /links/tree/below/file"), "deep\n");
-    assert!(checked(dir, "stat /links/tree").contains("Mode:  0751"));
+    assert_eq!(checked(dir, "cat /links/tree/again"), "deep\n");
+    let told = checked(dir, "stat /links/tree/again");
+    for part in ["Links: 2", "mtime: 0x3b9aca00:77359400", "user.note (4) = \"kept\""] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(checked(dir, "stat /links/tree/below/link").contains("mtime: 0x3b9aca00:77359400"));
+    let told = checked(dir, "stat /links/tree");
+    assert!(told.contains("Mode:  0751") && told.contains("mtime: 0x3b9aca00:77359400"), "{told}");
 }
 
 #[test]
@@ -159,11 +167,23 @@ fn every_file_system_that_the_kernel_knows_is_written_to_and_read() {
         let dir = scratch();
         let dir = dir.path();
         done(dir, &format!("truncate -s {size} img; {make} >said 2>&1 || {{ cat said >&2; exit 1; }}"));
-        done(dir, "seq 50000 | i disk write img /numbers");
+        done(
+            dir,
+            "mkdir in; seq 50000 > in/numbers; ln in/numbers in/again; [ $(id -u) != 0 ] || chown 7:8 in/numbers
+            touch -d @1000000000 in/numbers; i disk cp in img:/",
+        );
         done(dir, &format!("{check} >said 2>&1 || {{ cat said >&2; exit 1; }}; sha256sum img > sums"));
         // What Inarch does not read itself is read by the kernel of such a machine, and not written to.
-        let read = done(dir, "i disk cat img /numbers; i disk find img --name 'num*'");
-        assert_eq!(read, (1..=50000).map(|n| format!("{n}\n")).collect::<String>() + "/numbers\n", "{format}");
+        let read = done(dir, "i disk cat img /in/again; i disk ls --json img /in");
+        let (numbers, listed) = read.split_at(read.find('{').unwrap_or(read.len()));
+        assert_eq!(numbers, (1..=50000).map(|n| format!("{n}\n")).collect::<String>(), "{format}");
+        let listed: Vec<serde_json::Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(listed.len(), 2, "{format}: {listed:?}");
+        for entry in listed.iter().filter(|_| format != "vfat") {
+            assert!(entry["links"] == 2 && entry["mtime"].to_string().contains("1000000000"), "{format}: {entry}");
+            let is_owned = !rustix::process::geteuid().is_root() || entry["uid"] == 7 && entry["gid"] == 8;
+            assert!(is_owned || format == "ntfs", "{format}: {entry}");
+        }
         done(dir, "sha256sum -c sums");
     }
 }

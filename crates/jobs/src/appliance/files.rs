@@ -10,15 +10,50 @@ use inarch_volume::{TARGET_MAX, is_name};
 use super::wire::{self, Ask, Bytes, Entry, Found};
 use super::{Appliance, ApplianceError};
 
-/// What a new file is like. Those of a file that is there already stay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewFileOptions {
-    /// Its permissions; those of a file that is there, or 644.
+/// Attributes that a file is given. What is not named here stays as it is; a new file has the mode 644, root as its owner, and no others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewAttributes {
+    /// Its permissions.
     pub mode: Option<u32>,
-    /// Its user and group; those of a file that is there, or root.
+    /// Its user and group.
     pub owner: Option<(u32, u32)>,
+    /// When its content last changed: seconds since 1970, and nanoseconds.
+    pub modified: Option<(i64, u32)>,
+    /// Names and values of extended attributes; together [`NewAttributes::XATTRS_MOST`] bytes at most.
+    pub xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+impl NewAttributes {
+    /// The most bytes of extended attributes, names included: they have to fit into a message.
+    pub const XATTRS_MOST: usize = 8 << 10;
+
+    fn on_wire(&self) -> wire::NewAttributes {
+        let xattrs = self.xattrs.iter().map(|(name, value)| (Bytes(name.as_bytes().to_vec()), Bytes(value.clone())));
+        let NewAttributes { mode, owner, modified, .. } = *self;
+        wire::NewAttributes { mode, owner, modified, xattrs: xattrs.collect() }
+    }
+}
+
+/// What a new file is like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewFileOptions {
+    /// Its attributes. Those of a file that is there already stay, as far as none are named.
+    pub attributes: NewAttributes,
     /// Fail if there is a file already.
     pub only_new: bool,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes of content.
+    pub bytes: u64,
+    /// The names of extended attributes that its file system did not take.
+    pub lost: Vec<OsString>,
+}
+
+fn names(lost: Vec<Bytes>) -> Vec<OsString> {
+    lost.into_iter().map(|name| OsString::from_vec(name.0)).collect()
 }
 
 /// A file's attributes.
@@ -72,14 +107,20 @@ fn bytes(path: &Path) -> Bytes {
 
 impl Appliance {
     /// Writes a file. It gets its name when it is complete and on the disk; until then a file that was there has its old
-    /// content. Mode, owner and extended attributes of such a file stay. Returns how many bytes it has.
+    /// content.
     ///
     /// # Errors
     /// `from` fails, or the file cannot be written. The old file is as it was then.
-    pub fn write(&mut self, path: &Path, options: &NewFileOptions, from: &mut dyn Read) -> Result<u64, ApplianceError> {
-        let NewFileOptions { mode, owner, only_new } = *options;
-        let found = self.ask_with(&Ask::Write { path: bytes(path), mode, owner, only_new }, from)?;
-        Ok(found.bytes)
+    pub fn write(
+        &mut self,
+        path: &Path,
+        options: &NewFileOptions,
+        from: &mut dyn Read,
+    ) -> Result<Written, ApplianceError> {
+        let NewFileOptions { attributes, only_new } = options;
+        let attributes = attributes.on_wire();
+        let found = self.ask_with(&Ask::Write { path: bytes(path), attributes, only_new: *only_new }, from)?;
+        Ok(Written { bytes: found.bytes, lost: names(found.lost) })
     }
 
     /// Reads a regular file, piece by piece.
@@ -170,20 +211,45 @@ impl Appliance {
         self.ask(&Ask::Rename { from: bytes(from), to: bytes(to) }).map(drop)
     }
 
+    /// Gives the regular file `from` another name, in place of a regular file that has it: a hard link.
+    ///
+    /// # Errors
+    /// As link(2). [`ApplianceError::is_no_link`] if it takes a copy.
+    pub fn link(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Link { from: bytes(from), to: bytes(to) }).map(drop)
+    }
+
     /// Makes a symbolic link at `path`.
     ///
     /// # Errors
     /// As symlink(2).
     pub fn symlink(&mut self, target: &Path, path: &Path) -> Result<(), ApplianceError> {
-        self.ask(&Ask::Symlink { target: bytes(target), path: bytes(path) }).map(drop)
+        let (target, path, attributes) = (bytes(target), bytes(path), wire::NewAttributes::default());
+        self.ask(&Ask::Symlink { target, path, attributes, replaces: false }).map(drop)
     }
 
-    /// Changes permissions (of what a symbolic link leads to) and owner.
+    /// Makes a symbolic link of this owner and time, in place of a file that is there unless that is a directory.
     ///
     /// # Errors
-    /// As chmod(2) and chown(2).
-    pub fn change(&mut self, path: &Path, mode: Option<u32>, owner: Option<(u32, u32)>) -> Result<(), ApplianceError> {
-        self.ask(&Ask::Change { path: bytes(path), mode, owner }).map(drop)
+    /// As symlink(2) and rename(2).
+    pub fn write_symlink(
+        &mut self,
+        target: &Path,
+        path: &Path,
+        attributes: &NewAttributes,
+    ) -> Result<(), ApplianceError> {
+        let (target, path, attributes) = (bytes(target), bytes(path), attributes.on_wire());
+        self.ask(&Ask::Symlink { target, path, attributes, replaces: true }).map(drop)
+    }
+
+    /// Changes attributes; with permissions, those of what a symbolic link leads to. Returns the extended attributes that the file system
+    /// did not take.
+    ///
+    /// # Errors
+    /// As chmod(2), chown(2) and utimensat(2).
+    pub fn change(&mut self, path: &Path, attributes: &NewAttributes) -> Result<Vec<OsString>, ApplianceError> {
+        let found = self.ask(&Ask::Change { path: bytes(path), attributes: attributes.on_wire() })?;
+        Ok(names(found.lost))
     }
 
     /// Returns when all that was written is on the disk.

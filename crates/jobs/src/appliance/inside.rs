@@ -3,12 +3,14 @@
 //! It is root in a machine that has nothing but the host's tree, read-only, and the image. What it tells the host is not
 //! believed there; what the host asks is believed here.
 
+mod attributes;
 mod check;
 mod devices;
 mod failure;
 mod files;
 mod listing;
 mod mounts;
+mod new_file;
 mod resize;
 mod serve;
 mod tools;
@@ -95,7 +97,7 @@ fn what(ask: &Ask) -> &'static str {
         Ask::Remove { .. } => "remove",
         Ask::MakeDirectory { .. } => "make a directory",
         Ask::Rename { .. } => "rename",
-        Ask::Symlink { .. } => "make a link",
+        Ask::Link { .. } | Ask::Symlink { .. } => "make a link",
         Ask::Change { .. } => "change attributes",
         Ask::Sync => "write everything to the disks",
         Ask::Check { .. } => "check",
@@ -119,9 +121,9 @@ impl Work {
         match ask {
             Ask::Attach(attach) => self.attach(attach).map(nothing),
             Ask::Detach => self.detach().map(nothing),
-            Ask::Write { path, mode, owner, only_new } => {
+            Ask::Write { path, attributes, only_new } => {
                 let mut data = Incoming { from: &mut host.from, piece: Vec::new(), at: 0, end: None };
-                let written = files::write(self.mounted()?, &path.0, (mode, owner, only_new), &mut data);
+                let written = files::write(self.mounted()?, &path.0, (&attributes, only_new), &mut data);
                 if let (Ok(_), None) = (&written, data.end) {
                     return Err(Failure::new("the host sent more than a file"));
                 }
@@ -134,8 +136,11 @@ impl Work {
                 files::make_directory(self.mounted()?, &path.0, parents, mode).map(nothing)
             }
             Ask::Rename { from, to } => files::rename(self.mounted()?, &from.0, &to.0).map(nothing),
-            Ask::Symlink { target, path } => files::symlink(self.mounted()?, &target.0, &path.0).map(nothing),
-            Ask::Change { path, mode, owner } => files::change(self.mounted()?, &path.0, mode, owner).map(nothing),
+            Ask::Link { from, to } => files::link(self.mounted()?, &from.0, &to.0).map(nothing),
+            Ask::Symlink { target, path, attributes, replaces } => {
+                files::symlink(self.mounted()?, &target.0, &path.0, (&attributes, replaces)).map(nothing)
+            }
+            Ask::Change { path, attributes } => files::change(self.mounted()?, &path.0, &attributes),
             Ask::Sync => self.mounted()?.sync().map(nothing),
             Ask::Check { repair } => {
                 let attached = self.attached.as_ref().map_or(&[][..], |(attach, _)| &attach.volumes);

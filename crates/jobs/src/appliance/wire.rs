@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends are one program, but the guest may have another build of it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The longest message, in bytes: a path takes up to four bytes for each of its own.
 pub(super) const MESSAGE_MOST: usize = 64 << 10;
@@ -134,7 +134,7 @@ pub(super) enum Ask {
     /// Make the volumes available: load drivers, assemble arrays and volume groups; and mount them.
     Attach(Attach),
     /// Make a file of the data that follow, in place of one that is there.
-    Write { path: Bytes, mode: Option<u32>, owner: Option<(u32, u32)>, only_new: bool },
+    Write { path: Bytes, attributes: NewAttributes, only_new: bool },
     /// Send `count` of a file's bytes from `offset`.
     Read { path: Bytes, offset: u64, count: u64 },
     /// Send the attributes of a directory's files, or of the file itself: an [`Entry`] in each frame of data.
@@ -145,10 +145,12 @@ pub(super) enum Ask {
     MakeDirectory { path: Bytes, parents: bool, mode: Option<u32> },
     /// Give a file another name.
     Rename { from: Bytes, to: Bytes },
-    /// Make a symbolic link.
-    Symlink { target: Bytes, path: Bytes },
-    /// Change permissions, and the owner.
-    Change { path: Bytes, mode: Option<u32>, owner: Option<(u32, u32)> },
+    /// Give a regular file another name, in place of a regular file that has it.
+    Link { from: Bytes, to: Bytes },
+    /// Make a symbolic link; with `replaces` in place of a file that is there.
+    Symlink { target: Bytes, path: Bytes, attributes: NewAttributes, replaces: bool },
+    /// Change attributes.
+    Change { path: Bytes, attributes: NewAttributes },
     /// Write everything to the disks.
     Sync,
     /// Check the file system of each volume, which is not mounted.
@@ -159,6 +161,17 @@ pub(super) enum Ask {
     Serve { read_only: bool, owner: Option<(u32, u32)> },
     /// Unmount everything, and let go of the disks.
     Detach,
+}
+
+/// Attributes that a file is given. What is `None` stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct NewAttributes {
+    pub mode: Option<u32>,
+    pub owner: Option<(u32, u32)>,
+    /// Seconds since 1970, and nanoseconds: of the last change of content.
+    pub modified: Option<(i64, u32)>,
+    /// Names and values of extended attributes; others stay.
+    pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
 /// What is to be made available.
@@ -238,6 +251,8 @@ pub(super) struct Found {
     pub was: bool,
     /// Whether a file system still has errors.
     pub is: bool,
+    /// The extended attributes that a file system did not take.
+    pub lost: Vec<Bytes>,
 }
 
 /// A file's attributes.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, anyhow, bail};
 use inarch_jobs::Events;
-use inarch_jobs::appliance::{Appliance, ApplianceError, NewFileOptions};
+use inarch_jobs::appliance::{Appliance, ApplianceError, NewAttributes, NewFileOptions};
 use inarch_jobs::shell::Links;
 
 use super::{Call, Shell, Verb, aliased, verb};
@@ -161,10 +161,14 @@ fn octal(call: &Call<'_>, place: usize) -> anyhow::Result<u32> {
 
 fn chmod(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     let mode = octal(call, 0)?;
-    change(shell, call.path(1), Links::Followed, |appliance, path| appliance.change(path, Some(mode), None))
+    change(shell, call.path(1), Links::Followed, |appliance, path| {
+        appliance.change(path, &NewAttributes { mode: Some(mode), ..NewAttributes::default() }).map(drop)
+    })
 }
 
 fn chown(shell: &mut Shell, call: &mut Call<'_>) -> Done {
     let owner = (call.number(0)?, call.number(1)?);
-    change(shell, call.path(2), Links::Followed, |appliance, path| appliance.change(path, None, Some(owner)))
+    change(shell, call.path(2), Links::Followed, |appliance, path| {
+        appliance.change(path, &NewAttributes { owner: Some(owner), ..NewAttributes::default() }).map(drop)
+    })
 }

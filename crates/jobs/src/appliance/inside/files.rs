@@ -9,15 +9,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, Stat, Uid, XattrFlags, chmodat, chownat, fchmod,
-    fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat,
-    statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fsync, linkat, mkdirat, openat, openat2,
+    readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::attributes;
 use super::failure::Failure;
 use super::mounts::Mounted;
-use crate::appliance::wire::{Found, Kind, PIECE, send};
+use super::new_file::{NewFile, put};
+use crate::appliance::wire::{Found, Kind, NewAttributes, PIECE, send};
 
 /// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
 const MAX_LINKS: u32 = 40;
@@ -83,32 +84,40 @@ fn reopened(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
     openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What a new file is like: mode, owner, and whether there may be none already.
-type Wish = (Option<u32>, Option<(u32, u32)>, bool);
-
 /// Writes a file under no name, then gives it its name in one step.
-pub(super) fn write(mounted: &Mounted, path: &[u8], wish: Wish, data: &mut dyn Read) -> Result<Found, Failure> {
-    let (mode, owner, only_new) = wish;
+pub(super) fn write(
+    mounted: &Mounted,
+    path: &[u8],
+    (wanted, only_new): (&NewAttributes, bool),
+    data: &mut dyn Read,
+) -> Result<Found, Failure> {
     let fail = |error: Errno| Failure::at(path, error);
     let Spot { directory, name } = find(mounted, path, Last::Followed)?;
     mounted.check_place(directory.as_fd())?;
-    let old = match statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) if only_new => return Err(fail(Errno::EXIST)),
-        Ok(old) => match FileType::from_raw_mode(old.st_mode) {
-            FileType::RegularFile => Some(old),
-            FileType::Directory => return Err(fail(Errno::ISDIR)),
-            _ => return Err(Failure::new(format!("{}: it is no regular file", String::from_utf8_lossy(path)))),
-        },
-        Err(Errno::NOENT) => None,
-        Err(error) => return Err(fail(error)),
-    };
+    let old = replaceable(path, &directory, &name)?;
+    if only_new && old.is_some() {
+        return Err(fail(Errno::EXIST));
+    }
     let mut new = NewFile::make(&directory).map_err(fail)?;
     let bytes = copy(data, &mut new.file).map_err(|error| Failure::at(path, error))?;
-    set_attributes(&new.file, (&directory, &name), old.as_ref(), mode, owner).map_err(fail)?;
+    let lost = attributes::set_on_new(&new.file, (&directory, &name), old.as_ref(), wanted).map_err(fail)?;
     fsync(&new.file).map_err(fail)?;
     new.name(&directory, &name).map_err(fail)?;
     reopened(&directory).and_then(fsync).map_err(fail)?;
-    Ok(Found { bytes, was: old.is_some(), is: false })
+    Ok(Found { bytes, was: old.is_some(), lost, ..Found::default() })
+}
+
+/// The regular file of that name, if there is one. Another kind of file is not replaced.
+fn replaceable(path: &[u8], directory: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Failure> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(old) => match FileType::from_raw_mode(old.st_mode) {
+            FileType::RegularFile => Ok(Some(old)),
+            FileType::Directory => Err(Failure::at(path, Errno::ISDIR)),
+            _ => Err(Failure::new(format!("{}: it is no regular file", String::from_utf8_lossy(path)))),
+        },
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(Failure::at(path, error)),
+    }
 }
 
 /// Copies data; pieces of zeros become holes.
@@ -126,109 +135,6 @@ fn copy(data: &mut dyn Read, file: &mut File) -> io::Result<u64> {
     }
     file.set_len(bytes)?;
     Ok(bytes)
-}
-
-/// A file that has no name yet, or one that nobody knows.
-struct NewFile {
-    file: File,
-    /// Where it is, if the file system has no files without names.
-    named: Option<(OwnedFd, OsString)>,
-}
-
-impl NewFile {
-    fn make(directory: &OwnedFd) -> Result<NewFile, Errno> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match openat(directory, c".", flags, Mode::from_raw_mode(0o600)) {
-            Ok(file) => return Ok(NewFile { file: file.into(), named: None }),
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS | Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
-        let name = unused_name();
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(directory, &name, flags, Mode::from_raw_mode(0o600))?;
-        let directory = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-        Ok(NewFile { file: file.into(), named: Some((directory, name)) })
-    }
-
-    /// Gives it its name, in place of another file that has it.
-    fn name(mut self, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-        if let Some((_, own)) = &self.named {
-            renameat(directory, own, directory, name)?;
-            self.named = None;
-            return Ok(());
-        }
-        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let own = unused_name();
-        linkat(rustix::fs::CWD, link, directory, &own, AtFlags::SYMLINK_FOLLOW)?;
-        renameat(directory, &own, directory, name).inspect_err(|_| {
-            let _ = unlinkat(directory, &own, AtFlags::empty());
-        })
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if let Some((directory, name)) = &self.named {
-            let _ = unlinkat(directory, name, AtFlags::empty());
-        }
-    }
-}
-
-fn unused_name() -> OsString {
-    let mut random = [0; 8];
-    let _ = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
-    format!(".inarch-{:016x}", u64::from_le_bytes(random)).into()
-}
-
-/// Gives a new file the attributes of the one whose place it takes, or those of the wish.
-fn set_attributes(
-    new: &File,
-    (directory, name): (&OwnedFd, &OsStr),
-    old: Option<&Stat>,
-    mode: Option<u32>,
-    owner: Option<(u32, u32)>,
-) -> Result<(), Errno> {
-    let is = fstat(new)?;
-    let (uid, gid) = owner.or(old.map(|old| (old.st_uid, old.st_gid))).unwrap_or((is.st_uid, is.st_gid));
-    if (uid, gid) != (is.st_uid, is.st_gid) {
-        fchown(new, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-    }
-    if old.is_some() {
-        copy_xattrs(directory, name, new)?;
-    }
-    // A file system without permissions has those of its mount, and takes no others.
-    let mode = mode.or(old.map(|old| old.st_mode)).unwrap_or(0o644) & 0o7777;
-    match fchmod(new, Mode::from_raw_mode(mode as RawMode)) {
-        Err(Errno::PERM | Errno::OPNOTSUPP) if old.is_some_and(|old| old.st_mode & 0o7777 == is.st_mode & 0o7777) => {
-            Ok(())
-        }
-        Err(Errno::PERM) if old.is_none() => Ok(()),
-        result => result,
-    }
-}
-
-fn copy_xattrs(directory: &OwnedFd, name: &OsStr, new: &File) -> Result<(), Errno> {
-    /// The longest value (`XATTR_SIZE_MAX`), and the longest list (`XATTR_LIST_MAX`).
-    const MOST: usize = 65_536;
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let old = openat(directory, name, flags, Mode::empty())?;
-    let mut names = vec![0; MOST];
-    let length = match flistxattr(&old, &mut names) {
-        Ok(length) => length,
-        Err(Errno::OPNOTSUPP) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let names = names.get(..length).unwrap_or_default();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Hashes of the content, which is another one now.
-        if matches!(name, b"security.ima" | b"security.evm") {
-            continue;
-        }
-        let mut value = vec![0; MOST];
-        let length = fgetxattr(&old, OsStr::from_bytes(name), &mut value)?;
-        fsetxattr(new, OsStr::from_bytes(name), value.get(..length).unwrap_or_default(), XattrFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// Sends a file.
@@ -323,36 +229,46 @@ pub(super) fn rename(mounted: &Mounted, from: &[u8], to: &[u8]) -> Result<(), Fa
     synced.map_err(|error| Failure::at(to, error))
 }
 
-/// Makes a symbolic link.
-pub(super) fn symlink(mounted: &Mounted, target: &[u8], path: &[u8]) -> Result<(), Failure> {
+/// Gives a regular file another name.
+pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+    let fail = |error: Errno| Failure::at(to, error);
+    let old = find(mounted, from, Last::Followed)?;
+    let Spot { directory, name } = find(mounted, to, Last::Followed)?;
+    mounted.check_place(directory.as_fd())?;
+    if replaceable(from, &old.directory, &old.name)?.is_none() {
+        return Err(Failure::at(from, Errno::NOENT));
+    }
+    replaceable(to, &directory, &name)?;
+    put(&directory, &name, |own| linkat(&old.directory, &old.name, &directory, own, AtFlags::empty())).map_err(fail)?;
+    reopened(&directory).and_then(fsync).map_err(fail)
+}
+
+/// Makes a symbolic link; if it `replaces`, in place of what is no directory.
+pub(super) fn symlink(
+    mounted: &Mounted,
+    target: &[u8],
+    path: &[u8],
+    (wanted, replaces): (&NewAttributes, bool),
+) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(path, error);
     let target = CString::new(target).map_err(|_| fail(Errno::INVAL))?;
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
     mounted.check_place(directory.as_fd())?;
-    symlinkat(&*target, &directory, &name).map_err(fail)?;
+    let make = |name: &OsStr| {
+        symlinkat(&*target, &directory, name)?;
+        attributes::change(&directory, name, wanted).map(drop)
+    };
+    if replaces { put(&directory, &name, make) } else { make(&name) }.map_err(fail)?;
     reopened(&directory).and_then(fsync).map_err(fail)
 }
 
-/// Changes permissions and owner.
-pub(super) fn change(
-    mounted: &Mounted,
-    path: &[u8],
-    mode: Option<u32>,
-    owner: Option<(u32, u32)>,
-) -> Result<(), Failure> {
+/// Changes attributes.
+pub(super) fn change(mounted: &Mounted, path: &[u8], wanted: &NewAttributes) -> Result<Found, Failure> {
     let fail = |error: Errno| Failure::at(path, error);
-    let Spot { directory, name } = find(mounted, path, if mode.is_some() { Last::Followed } else { Last::Taken })?;
+    let last = if wanted.mode.is_some() { Last::Followed } else { Last::Taken };
+    let Spot { directory, name } = find(mounted, path, last)?;
     mounted.check_place(directory.as_fd())?;
-    if let Some((uid, gid)) = owner {
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        chownat(&directory, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-    }
-    if let Some(mode) = mode {
-        let is = statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-        if FileType::from_raw_mode(is.st_mode) == FileType::Symlink {
-            return Err(fail(Errno::LOOP));
-        }
-        chmodat(&directory, &name, Mode::from_raw_mode((mode & 0o7777) as RawMode), AtFlags::empty()).map_err(fail)?;
-    }
-    reopened(&directory).and_then(fsync).map_err(fail)
+    let lost = attributes::change(&directory, &name, wanted).map_err(fail)?;
+    reopened(&directory).and_then(fsync).map_err(fail)?;
+    Ok(Found { lost, ..Found::default() })
 }
