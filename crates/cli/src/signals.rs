@@ -211,7 +211,7 @@ impl NotedSignals {
 }
 
 /// Those of `signals` that this process does not ignore. Under nohup(1) or in a shell's background it ignores some, which stay ignored.
-fn not_ignored(signals: &[i32]) -> Vec<i32> {
+pub fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = signal_set("SigIgn:");
     signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
 }

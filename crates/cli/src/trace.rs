@@ -1,5 +1,6 @@
 //! `inarch trace`.
 
+mod signals;
 mod skip;
 mod statistics;
 pub mod stored;
@@ -7,30 +8,28 @@ mod verified;
 mod written;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use anyhow::anyhow;
 use clap::Args;
 use inarch_jobs::trace::{
-    self, Compared, Dependencies, Expectations, Ignored, RecordLevel, TraceEvent, TraceHandle, TraceReport,
+    self, Captured, Compared, Expectations, Ignored, NewCapture, RecordLevel, TraceError, TraceEvent, TraceReport,
     TraceRequest,
 };
-use inarch_jobs::{Events, WholeFile, shown};
+use inarch_jobs::{Events, shown};
 use rustix::process::{Signal, getpid, kill_process};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
 
 use crate::output::complain;
 use crate::profile::ProfileArgument;
 use crate::sandbox::SandboxArgument;
+use skip::Skipping;
 use stored::StoredCommand;
+use written::Files;
 pub use written::write_lines;
-use written::{DEPFILE, JSON, write, written_again};
 
 /// Options of `inarch trace`.
 #[derive(Args, Debug)]
@@ -148,7 +147,6 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     let base = std::env::current_dir().map_err(|error| anyhow!("the working directory: {error}"))?;
     let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow!("--ignore: {error}"))?;
     let expected = expect.as_ref().map(|list| Expectations::read(list, &base)).transpose()?;
-    let own: Vec<PathBuf> = [&depfile, &json].into_iter().flatten().map(|path| base.join(path)).collect();
     let parts = [
         (
             "the options of the trace",
@@ -156,19 +154,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         ),
         ("what is expected", expect.as_ref().map(std::fs::read).transpose()?.unwrap_or_default()),
     ];
-    for (option, path) in [("-o", &depfile), ("--json", &json)] {
-        let is_dash = path.as_ref().is_some_and(|path| path == Path::new("-"));
-        anyhow::ensure!(
-            !is_dash,
-            "{option} -: standard output is the command's; name a file (./- for one of that name)"
-        );
-    }
-    anyhow::ensure!(own.len() < 2 || own[0] != own[1], "{}: -o and --json need a file each", shown(&own[0]));
-    // What cannot be written is known before the command has run.
-    let open = |path: &PathBuf| WholeFile::create(path);
-    let (depfile_path, json_path) = (depfile, json);
-    let depfile = depfile_path.as_ref().map(open).transpose()?;
-    let json = json_path.as_ref().map(open).transpose()?;
+    let files = Files::create(depfile, target, json, hash, &base)?;
     let outside = outside.iter().map(|path| {
         let place = path.canonicalize().map_err(|error| anyhow!("--outside {}: {error}", shown(path)))?;
         let is_all = place == Path::new("/");
@@ -183,20 +169,68 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         minimise,
         sandbox: sandbox.into(),
     };
-    let skipping = skip_if_unchanged.map(|state| skip::open(&state, &mut request, &parts, own, quiet)).transpose()?;
+    let skipping = skip_if_unchanged.map(|state| skip::open(&state, &mut request, &parts, files.paths(), quiet));
     let mut running = None;
     let mut streams = trace::Streams::default();
-    if let Some(mut skipping) = skipping {
+    if let Some(mut skipping) = skipping.transpose()? {
         if let Some(earlier) = skipping.skip()? {
             if stats {
                 complain("no requests: the command did not run");
             }
-            return written_again(&earlier, depfile, json);
+            files.write_again(&earlier)?;
+            return Ok(ExitCode::SUCCESS);
         }
         let capture;
         (capture, streams) = skipping.capture()?;
         running = Some((skipping, capture));
     }
+    let profile = profile.begin()?;
+    let Traced { report, said } = match traced(request, streams, running, quiet)? {
+        Ended::Traced(traced) => *traced,
+        Ended::Untraced(status) => return Ok(status),
+    };
+    if stats {
+        statistics::tell(&report.statistics);
+    }
+    // If it cannot be drawn, the trace is written all the same.
+    let profiled = profile.map_or(Ok(()), |profile| profile.end(String::new()));
+    let is_told = !files.paths().is_empty() || expected.is_some() || verify || said.is_some();
+    if !is_told && !quiet {
+        write_summary(&report, &base);
+    }
+    let contents = files.write(&report, &base, said.is_some())?;
+    let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
+    let is_verified = report.verification.as_ref().is_none_or(|verification| verified::told(verification, quiet));
+    let is_good = is_as_expected && is_verified;
+    if let Some((skipping, said)) = said.filter(|_| is_good) {
+        skipping.remember(&report, &said, &contents);
+    }
+    profiled?;
+    Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
+}
+
+/// How a traced run ended.
+enum Ended {
+    /// With a report.
+    Traced(Box<Traced>),
+    /// Without: it was interrupted before it began, or could not be executed.
+    Untraced(ExitCode),
+}
+
+/// What a traced run gave.
+struct Traced {
+    report: TraceReport,
+    /// What the command printed, if it may be skipped the next time.
+    said: Option<(Skipping, Captured)>,
+}
+
+/// Runs the command, and passes signals on to it.
+fn traced(
+    request: TraceRequest,
+    streams: trace::Streams,
+    running: Option<(Skipping, NewCapture)>,
+    quiet: bool,
+) -> anyhow::Result<Ended> {
     let has_ended = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&has_ended);
     let events = Events::new(move |event| match event {
@@ -206,67 +240,27 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         TraceEvent::Waiting { .. } if quiet => {}
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
-    let profile = profile.begin()?;
-    let mut signals = signal_hook::iterator::Signals::new(heeded())?;
+    let mut signals = signals::catch()?;
     let handle = match trace::start_with(request, streams, events) {
-        Err(trace::TraceError::Interrupted(status)) => return Ok(code(status)),
+        Err(TraceError::Interrupted(status)) => return Ok(Ended::Untraced(code(status))),
         handle => handle.map_err(inarch_jobs::JobError::from)?,
     };
-    // Keys that were pressed before there was a process for the command. One that was there has ended by them.
-    let early: Vec<Signal> = signals.pending().filter_map(Signal::from_named_raw).collect();
-    if early.iter().any(|signal| [Signal::TERM, Signal::HUP].contains(signal)) {
-        handle.stopper().stop();
-    }
-    early.into_iter().for_each(handle.signaller());
+    signals::pass_on_early(&mut signals, &handle);
     // A thread that began before would make the start slow.
     let running = running.map(|(skipping, capture)| capture.start().map(|capture| (skipping, capture)));
     let running = running.transpose().map_err(skip::no_streams)?;
-    pass_on(signals, &handle, has_ended);
+    signals::pass_on(signals, &handle, has_ended);
     let report = match handle.wait() {
-        Err(trace::TraceError::NotExecuted { status, reason }) => {
+        Err(TraceError::NotExecuted { status, reason }) => {
             complain(reason);
-            return Ok(status.into());
+            return Ok(Ended::Untraced(status.into()));
         }
-        Err(trace::TraceError::Interrupted(status)) => return Ok(code(status)),
+        Err(TraceError::Interrupted(status)) => return Ok(Ended::Untraced(code(status))),
         report => report.map_err(inarch_jobs::JobError::from)?,
     };
-    // Before any line about it.
-    let running = running.map(|(skipping, capture)| (skipping, capture.finish()));
-    if stats {
-        statistics::tell(&report.statistics);
-    }
-    // If it cannot be drawn, the trace is written all the same.
-    let profiled = profile.map_or(Ok(()), |profile| profile.end(String::new()));
-    let is_told = depfile.is_some() || json.is_some() || expected.is_some() || verify || running.is_some();
-    if !is_told && !quiet {
-        write_summary(&report, &base);
-    }
-    let (mut files, is_kept) = (Vec::new(), running.is_some());
-    // A command that failed may not have come to all that it needs: what is known of the last success holds.
-    if let Some((file, path)) = depfile.zip(depfile_path).filter(|_| report.status.success()) {
-        let output = trace::standard_output();
-        let dependencies =
-            Dependencies::of(&report.touched, &report.inherited, target.as_deref(), output.as_deref(), &base);
-        if dependencies.has_no_target() {
-            complain(format_args!("{}: no target, as the command made nothing; --target PATH names one", shown(&path)));
-        }
-        let content = write(file, is_kept, |out| trace::depfile(&dependencies, out))
-            .map_err(|error| anyhow!("{}: cannot write the dependency file: {error}", shown(&path)))?;
-        files.push((DEPFILE, content));
-    }
-    if let Some((file, path)) = json.zip(json_path) {
-        let content = write(file, is_kept, |out| trace::lines(&report, hash, out))
-            .map_err(|error| anyhow!("{}: cannot write the trace: {error}", shown(&path)))?;
-        files.push((JSON, content));
-    }
-    let is_as_expected = expected.is_none_or(|expected| told(&expected.compare(&report.touched), strict, quiet));
-    let is_verified = report.verification.as_ref().is_none_or(|verification| verified::told(verification, quiet));
-    let is_good = is_as_expected && is_verified;
-    if let Some((skipping, said)) = running.filter(|_| is_good) {
-        skipping.remember(&report, &said, &files);
-    }
-    profiled?;
-    Ok(if report.status.success() && !is_good { ExitCode::FAILURE } else { code(report.status) })
+    // All that the command printed comes before any line about it.
+    let said = running.map(|(skipping, capture)| (skipping, capture.finish()));
+    Ok(Ended::Traced(Box::new(Traced { report, said })))
 }
 
 /// Says what was not as expected; whether nothing was that counts.
@@ -279,53 +273,6 @@ fn told(compared: &Compared, strict: bool, quiet: bool) -> bool {
         complain(format_args!("unused: {}", shown(path)));
     }
     undeclared.is_empty() && (unused.is_empty() || !strict)
-}
-
-/// Signals that a command can be sent.
-const PASSED_ON: [i32; 6] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
-
-/// This process stops only when the command has stopped: one that stopped by itself could find the command still stopped when both
-/// are continued, and stop again.
-const JOB_CONTROL: [i32; 4] = [SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT];
-
-/// The signals to catch: not those that this process was told to ignore, as by nohup(1), for the command inherits that.
-fn heeded() -> Vec<i32> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    let is_ignored = |number: &i32| mask.unwrap_or(0) & 1 << (number - 1) != 0;
-    [&PASSED_ON[..], &JOB_CONTROL].concat().into_iter().filter(|number| !is_ignored(number)).collect()
-}
-
-/// Leads signals to the command; when it has ended, to the end of the trace.
-fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle, has_ended: Arc<AtomicBool>) {
-    let (send, stop) = (handle.signaller(), handle.stopper());
-    thread::spawn(move || {
-        for number in signals.forever() {
-            // A terminal sends these to the command as well.
-            let is_key = matches!(number, SIGINT | SIGQUIT | SIGTSTP | SIGCONT);
-            let is_from_terminal = is_key && is_in_foreground() || matches!(number, SIGTTIN | SIGTTOU);
-            if let Some(signal) = Signal::from_named_raw(number).filter(|_| !is_from_terminal) {
-                send(signal);
-            }
-            let ends = match number {
-                SIGTERM | SIGHUP => true,
-                // Keys: a command that lives on has a use of its own for them.
-                SIGINT | SIGQUIT => has_ended.load(Ordering::Relaxed),
-                _ => false,
-            };
-            if ends {
-                stop.stop();
-            }
-        }
-    });
-}
-
-/// Whether this process may read from its terminal.
-fn is_in_foreground() -> bool {
-    let terminal = File::open("/dev/tty");
-    terminal.is_ok_and(|terminal| {
-        rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
-    })
 }
 
 /// Says on standard error what was touched.

@@ -31,13 +31,17 @@ Examples:
   inarch trace diff --json a.json b.json | jq -r '.[].path'
 
 A line for each path: - only in A, + only in B, ~ in both, with what differs. If both traces have digests (--hash), \
-times do not count. The status is 0 whether they differ or not. 'inarch trace -- diff A B' traces diff(1).")]
+times do not count. 'inarch trace -- diff A B' traces diff(1).")]
 pub struct DiffArguments {
     /// A trace, as --json wrote it
     pub a: PathBuf,
 
     /// Another one
     pub b: PathBuf,
+
+    /// End with status 1 if they differ
+    #[arg(long)]
+    pub exit_code: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -86,14 +90,14 @@ pub struct WhyArguments {
 /// Answers from traces.
 pub fn run(command: StoredCommand) -> anyhow::Result<ExitCode> {
     match command {
-        StoredCommand::Diff(DiffArguments { a, b, json }) => {
+        StoredCommand::Diff(DiffArguments { a, b, exit_code, json }) => {
             let found = differences(&StoredTrace::read(&a)?, &StoredTrace::read(&b)?);
             if json {
                 answer(serde_json::to_string_pretty(&found)? + "\n")?;
             } else {
                 answer(found.iter().map(line).collect::<String>())?;
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(if exit_code && !found.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
         StoredCommand::Files(FilesArguments { trace, null }) => {
             let trace = StoredTrace::read(&trace)?;
@@ -121,7 +125,11 @@ fn line(difference: &Difference) -> String {
         Some(_) => '+',
         None => '~',
     };
-    format!("{sign} {what}  {}  ({})\n", shown(path), details.join(", "))
+    let details = details.join(", ");
+    match path {
+        Some(path) => format!("{sign} {what}  {}  ({details})\n", shown(path)),
+        None => format!("{sign} {what}  {details}\n"),
+    }
 }
 
 /// The status is 1 if the command did not touch the path.

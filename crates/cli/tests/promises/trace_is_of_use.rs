@@ -287,6 +287,7 @@ fn traces_are_compared_and_explained() {
     fs::remove_file(at("out")).unwrap();
     fs::write(at("new.h"), "\n").unwrap();
     run("2.json", "cat main.c a.h new.h > out");
+    assert_status(&trace(&["--json", "3.json", "-q", "sh", "-c", "exit 3"], dir.path()), 3);
     let path = |name: &str| dir.path().canonicalize().unwrap().join(name).display().to_string();
     let shown = trace(&["diff", "1.json", "2.json"], dir.path());
     assert_status(&shown, 0);
@@ -300,7 +301,12 @@ fn traces_are_compared_and_explained() {
     let parsed: Value =
         serde_json::from_str(&stdout(&trace(&["diff", "--json", "1.json", "2.json"], dir.path()))).unwrap();
     assert_eq!(parsed[2], json!({"path": path("old.h"), "what": "input", "only": "a", "details": ["found", "read"]}));
-    assert_eq!(stdout(&trace(&["diff", "1.json", "1.json"], dir.path())), "");
+    let same = trace(&["diff", "--exit-code", "1.json", "1.json"], dir.path());
+    assert_status(&same, 0);
+    assert_eq!(stdout(&same), "");
+    let other = trace(&["diff", "--exit-code", "1.json", "3.json"], dir.path());
+    assert_status(&other, 1);
+    assert!(stdout(&other).starts_with("~ status  0 -> 3\n"), "{}", stdout(&other));
 
     std::os::unix::fs::symlink("a.h", at("link")).unwrap();
     let why = |name: &str| trace(&["why", name, "1.json"], dir.path());

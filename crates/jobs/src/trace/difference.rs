@@ -9,13 +9,13 @@ use serde::Serialize;
 use super::stored::{StoredInput, StoredOutput, StoredTrace};
 use super::touched::Change;
 
-/// What differs between two traces at one path.
+/// What differs between two traces at one path, or of the commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The path.
-    #[serde(serialize_with = "as_bytes")]
-    pub path: PathBuf,
-    /// `input` or `output`.
+    /// The path, unless it is the command that differs.
+    #[serde(serialize_with = "as_bytes", skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// `input` or `output`; `status` of the commands.
     pub what: &'static str,
     /// `a` or `b` if only that trace has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,13 +24,17 @@ pub struct Difference {
     pub details: Vec<String>,
 }
 
-fn as_bytes<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    Bytes::path(path).serialize(serializer)
+fn as_bytes<S: serde::Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Bytes::path).serialize(serializer)
 }
 
-/// What differs between `a` and `b`: inputs and then outputs, by path. A file that one command made and removed, and the other never
+/// What differs between `a` and `b`: how the commands ended, then inputs and outputs, by path. A file that one command made and removed, and the other never
 /// touched, is left out: such files have other names in each run.
 pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
+    let ends = (a.status != b.status).then(|| {
+        let text = |trace: &StoredTrace| trace.status.map_or("none".to_owned(), |status| status.to_string());
+        Difference { path: None, what: "status", only: None, details: vec![format!("{} -> {}", text(a), text(b))] }
+    });
     let mut found = compare("input", &a.inputs, &b.inputs, |input| input.uses.clone(), of_inputs);
     found.extend(compare("output", &a.outputs, &b.outputs, |output| vec![output.change.clone()], of_outputs));
     found.retain(|difference| {
@@ -39,9 +43,9 @@ pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
             Some(_) => (b, a),
             None => return true,
         };
-        !is_temporary(own, &difference.path) || is_known(other, &difference.path)
+        difference.path.as_ref().is_none_or(|path| !is_temporary(own, path) || is_known(other, path))
     });
-    found
+    ends.into_iter().chain(found).collect()
 }
 
 /// Whether the command made what is there, and it is gone again.
@@ -70,7 +74,7 @@ fn compare<T>(
             (None, None) => return None,
         };
         let is_one = only.is_some() || !details.is_empty();
-        is_one.then(|| Difference { path: path.clone(), what, only, details })
+        is_one.then(|| Difference { path: Some(path.clone()), what, only, details })
     };
     paths.into_iter().filter_map(difference).collect()
 }
@@ -179,7 +183,7 @@ mod tests {
         b.inputs.insert("/new".into(), file(libc::S_IFREG, 1, None));
         b.outputs.insert("/b".into(), StoredOutput { change: "made".to_owned(), ..StoredOutput::default() });
         let told = |path: &str, what, only, details: &[&str]| Difference {
-            path: path.into(),
+            path: Some(path.into()),
             what,
             only,
             details: details.iter().map(|detail| (*detail).to_owned()).collect(),
@@ -190,6 +194,9 @@ mod tests {
             told("/b", "output", Some('b'), &["made"]),
         ];
         assert_eq!(differences(&a, &b), expected);
+        let ended = StoredTrace { status: Some(1), ..a.clone() };
+        let status = Difference { path: None, what: "status", only: None, details: vec!["1 -> none".to_owned()] };
+        assert_eq!(differences(&ended, &b), [&[status][..], &expected].concat());
         assert_eq!(differences(&a, &a), []);
     }
 
@@ -207,7 +214,8 @@ mod tests {
         b.inputs.insert("/looked-for".into(), absent());
         b.outputs.insert("/tmp/2".into(), temporary());
         let found = differences(&a, &b);
-        let told: Vec<_> = found.iter().map(|found| (found.path.to_str().unwrap(), found.what)).collect();
+        let told: Vec<_> =
+            found.iter().map(|found| (found.path.as_deref().unwrap().to_str().unwrap(), found.what)).collect();
         assert_eq!(told, [("/was-there", "input"), ("/looked-for", "output"), ("/was-there", "output")]);
     }
 }
