@@ -265,9 +265,15 @@ fn traced(
 
 /// Says what was not as expected; whether nothing was that counts.
 fn told(compared: &Compared, strict: bool, quiet: bool) -> bool {
-    let Compared { undeclared, unused } = compared;
+    let Compared { undeclared, unused, directories } = compared;
     for path in undeclared {
         complain(format_args!("undeclared: {}", shown(path)));
+    }
+    for path in directories {
+        let path = shown(path);
+        complain(format_args!(
+            "the list has {path}, which stands for the directory itself; {path}/ stands for all beneath it"
+        ));
     }
     for path in unused.iter().filter(|_| strict || !quiet) {
         complain(format_args!("unused: {}", shown(path)));

@@ -197,6 +197,17 @@ fn what_is_not_expected_is_told() {
     assert_status(&missing, 1);
     let undeclared = |name: &str| format!("undeclared: {}", at(name).canonicalize().unwrap().display());
     assert_eq!(said(&missing), [undeclared("include/deep/b.h"), undeclared("include/x1.h")]);
+    // A directory without its slash is not what the user meant.
+    let slash = expect("main.c\na.h\ninclude/deep\ninclude/x1.h\n", &["-q"]);
+    assert_status(&slash, 1);
+    let lines = said(&slash);
+    let place = at("include/deep").display().to_string();
+    assert!(
+        lines.len() == 2
+            && lines[0] == undeclared("include/deep/b.h")
+            && lines[1].contains(&format!("{place}/ stands")),
+        "{lines:?}"
+    );
     // What is listed and not used is told, and fails if that is asked for.
     let unused = format!("{all}spare.h\nnone.h\n");
     let line = |name: &str| format!("unused: {}", at(name).display());

@@ -1,6 +1,6 @@
 //! Paths and globs by which a user names files of a view.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -120,6 +120,8 @@ pub struct Compared {
     pub undeclared: Vec<PathBuf>,
     /// Paths that were expected, and not used.
     pub unused: Vec<PathBuf>,
+    /// Paths that were expected, and have undeclared files beneath: directories that lack a slash, most likely.
+    pub directories: Vec<PathBuf>,
 }
 
 impl Expectations {
@@ -181,9 +183,13 @@ impl Expectations {
         }
         let content = touched.inputs().filter(super::Input::is_content).map(|input| input.path);
         let unused = self.paths.iter().zip(is_used).filter(|(_, is_used)| !is_used);
+        let undeclared: Vec<PathBuf> = content.filter(|path| !self.is_expected(path)).map(Path::to_owned).collect();
+        let above = undeclared.iter().flat_map(|path| path.ancestors().skip(1));
+        let above: BTreeSet<usize> = above.filter_map(|above| self.themselves.get(above)).flatten().copied().collect();
         Compared {
-            undeclared: content.filter(|path| !self.is_expected(path)).map(Path::to_owned).collect(),
+            undeclared,
             unused: unused.map(|(path, _)| path.clone()).collect(),
+            directories: above.into_iter().map(|place| self.paths[place].clone()).collect(),
         }
     }
 
