@@ -153,9 +153,9 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         DiskCommand::List(arguments) => list(arguments),
         DiskCommand::Ls(arguments) => files::ls(&arguments),
-        DiskCommand::Cat(arguments) => files::cat(&arguments),
+        DiskCommand::Cat(arguments) => files::cat(arguments),
         DiskCommand::Find(arguments) => files::find(&arguments),
-        DiskCommand::Stat(arguments) => files::stat(&arguments),
+        DiskCommand::Stat(arguments) => files::stat(arguments),
         DiskCommand::Cp(arguments) => files::cp(arguments),
         DiskCommand::TarOut(arguments) => trees::tar_out(arguments),
         DiskCommand::Checksum(arguments) => trees::checksum(&arguments),

@@ -1,7 +1,7 @@
 //! `inarch disk write`, `rm` and `mkdir`: change files in an image.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -88,7 +88,7 @@ pub struct MkdirArguments {
 /// Parses permissions in octal.
 pub fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
-    mode.ok_or_else(|| format!("'{text}' are no permissions in octal, as 644"))
+    mode.ok_or_else(|| format!("{}: permissions are octal, as 644", shown(Path::new(text))))
 }
 
 /// Parses `UID:GID`.

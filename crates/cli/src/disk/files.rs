@@ -2,10 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
@@ -22,7 +21,7 @@ use crate::arguments::one_of;
 use crate::columns::columns;
 use crate::disk_options::DiskOptions;
 use crate::output::{answer, answer_with, complain};
-use crate::say::time::time;
+use crate::say::time::moment;
 use crate::size;
 
 /// What IMAGE may be, for every command's help.
@@ -102,9 +101,9 @@ pub struct LsArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The directory, or a file
-    #[arg(default_value = "/")]
-    path: PathBuf,
+    /// Directories and files
+    #[arg(value_name = "PATH", default_value = "/")]
+    paths: Vec<PathBuf>,
 
     /// Show the type, permissions, owners, size and time of each
     #[arg(short)]
@@ -120,13 +119,14 @@ pub struct LsArguments {
 #[command(after_help = "\
 Examples:
   inarch disk cat guest.img /etc/os-release
-  inarch disk cat guest.qcow2:2 var/log/syslog | less")]
+  inarch disk cat guest.qcow2:2 var/log/syslog | less
+  inarch disk cat guest.img:/etc/os-release")]
 pub struct CatArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The files
-    #[arg(required = true)]
+    /// The files; none if the image is IMAGE:/PATH
+    #[arg(value_name = "PATH")]
     files: Vec<PathBuf>,
 }
 
@@ -199,8 +199,8 @@ pub struct StatArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The files
-    #[arg(required = true)]
+    /// The files; none if the image is IMAGE:/PATH
+    #[arg(value_name = "PATH")]
     files: Vec<PathBuf>,
 
     /// Print JSON, an object on each line
@@ -241,29 +241,61 @@ pub struct CpArguments {
 /// `inarch disk ls`.
 pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
-    let (mut entries, mut status) = (Vec::new(), ExitCode::SUCCESS);
-    let listed = guest.list(&arguments.path, |found| {
-        match found {
-            Ok(entry) => entries.push(entry),
-            Err(line) => status = lost(&line),
+    let (mut status, mut is_explained) = (ExitCode::SUCCESS, false);
+    for (number, path) in arguments.paths.iter().enumerate() {
+        let mut entries = Vec::new();
+        let listed = guest.list(path, |found| {
+            match found {
+                Ok(entry) => entries.push(entry),
+                Err(line) => status = lost(&line),
+            }
+            Ok(())
+        });
+        // It may be where a file system is mounted that is not on the disk.
+        if entries.is_empty() && !std::mem::replace(&mut is_explained, true) {
+            arguments.image.tell(guest.notes());
         }
-        Ok(())
-    });
-    // It may be where a file system is mounted that is not on the disk.
-    if entries.is_empty() {
-        arguments.image.tell(guest.notes());
-    }
-    listed?;
-    match (arguments.json, arguments.long) {
-        (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
-        (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
-        (false, false) => answer(entries.iter().map(|entry| text(&entry.path) + "\n").collect::<String>())?,
+        match listed {
+            Err(error) if arguments.paths.len() > 1 => {
+                status = lost(&error.to_string());
+                continue;
+            }
+            listed => listed?,
+        }
+        // Which directory it is in: ls(1) has headings, and the paths of JSON are whole.
+        if arguments.paths.len() > 1 && arguments.json {
+            let is_directory = guest.is_directory(path)?;
+            for entry in entries.iter_mut().filter(|_| is_directory) {
+                entry.path = path.join(OsStr::from_bytes(&entry.path)).into_os_string().into_vec();
+            }
+        } else if arguments.paths.len() > 1 {
+            let gap = if number > 0 { "\n" } else { "" };
+            answer(format!("{gap}{}:\n", shown(path)))?;
+        }
+        match (arguments.json, arguments.long) {
+            (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
+            (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
+            (false, false) => answer(entries.iter().map(|entry| text(&entry.path) + "\n").collect::<String>())?,
+        }
     }
     Ok(status)
 }
 
+/// The files that are named: by themselves, or with the image as IMAGE:/PATH.
+fn named_files(image: &mut ImageArguments, files: &mut Vec<PathBuf>, verb: &str) -> anyhow::Result<()> {
+    if files.is_empty() {
+        let Some((own, path)) = split_path(&image.image) else {
+            anyhow::bail!("no file is named: inarch disk {verb} {} PATH", shown(Path::new(&image.image)));
+        };
+        image.image = own;
+        files.push(path);
+    }
+    Ok(())
+}
+
 /// `inarch disk cat`. A file that cannot be read is reported, and the others are printed.
-pub fn cat(arguments: &CatArguments) -> anyhow::Result<ExitCode> {
+pub fn cat(mut arguments: CatArguments) -> anyhow::Result<ExitCode> {
+    named_files(&mut arguments.image, &mut arguments.files, "cat")?;
     let guest = arguments.image.open()?;
     let mut status = ExitCode::SUCCESS;
     for file in &arguments.files {
@@ -330,7 +362,8 @@ pub fn find(arguments: &FindArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// `inarch disk stat`.
-pub fn stat(arguments: &StatArguments) -> anyhow::Result<ExitCode> {
+pub fn stat(mut arguments: StatArguments) -> anyhow::Result<ExitCode> {
+    named_files(&mut arguments.image, &mut arguments.files, "stat")?;
     let guest = arguments.image.open()?;
     let (mut printed, mut status) = (Vec::new(), ExitCode::SUCCESS);
     for file in &arguments.files {
@@ -356,6 +389,12 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
         }
         (None, _) => {
             let CpArguments { image, path, format, isolate, .. } = &arguments;
+            if Target::parse(path.as_os_str()).is_err() && split_path(path.as_os_str()).is_none() {
+                let (image, path) = (shown(Path::new(&image.image)), shown(path));
+                anyhow::bail!(
+                    "{path} is no disk image; 'inarch disk cp {image} {path} TO' copies out of an image, and 'inarch disk cp {image} IMAGE:/PATH' into one"
+                );
+            }
             return super::copy_in::copy(
                 Path::new(&image.image),
                 path.as_os_str(),
@@ -427,7 +466,7 @@ pub fn long(entry: &Entry) -> Vec<String> {
         attributes.uid.to_string(),
         attributes.gid.to_string(),
         size,
-        moment(attributes.mtime),
+        moment(attributes.mtime.seconds),
         text(&entry.path) + &target,
     ]
 }
@@ -459,14 +498,6 @@ fn permissions(mode: u32) -> String {
     text
 }
 
-/// A time in whole seconds; before 1970 as seconds.
-fn moment(at: Timestamp) -> String {
-    match u64::try_from(at.seconds) {
-        Ok(seconds) => time(UNIX_EPOCH + Duration::from_secs(seconds)),
-        Err(_) => at.seconds.to_string(),
-    }
-}
-
 fn stated(entry: &Entry) -> String {
     let attributes = &entry.attributes;
     let mut rows = vec![
@@ -475,11 +506,11 @@ fn stated(entry: &Entry) -> String {
         vec!["owner".to_owned(), format!("{}:{}", attributes.uid, attributes.gid)],
         vec!["size".to_owned(), format!("{} bytes, {} in the image", attributes.size, attributes.allocated)],
         vec!["inode".to_owned(), format!("{}, {}", attributes.inode, counted(attributes.links, "link", "links"))],
-        vec!["modified".to_owned(), moment(attributes.mtime)],
-        vec!["changed".to_owned(), moment(attributes.ctime)],
+        vec!["modified".to_owned(), moment(attributes.mtime.seconds)],
+        vec!["changed".to_owned(), moment(attributes.ctime.seconds)],
     ];
     let optional = [("accessed", attributes.atime), ("born", attributes.birth)];
-    rows.extend(optional.into_iter().filter_map(|(name, at)| Some(vec![name.to_owned(), moment(at?)])));
+    rows.extend(optional.into_iter().filter_map(|(name, at)| Some(vec![name.to_owned(), moment(at?.seconds)])));
     if let Some(target) = &entry.target {
         rows.push(vec!["target".to_owned(), text(target)]);
     }

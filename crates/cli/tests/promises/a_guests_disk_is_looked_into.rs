@@ -71,7 +71,17 @@ fn as_the_guest_has_it() {
         assert_eq!(lines(&["ls", &volume(name)]), ["user"], "{name}");
     }
     assert_eq!(lines(&["ls", &volume("PARTLABEL=system:/etc"), "motd"]), ["motd"]);
+    assert_eq!(lines(&["ls", image, "home", "home/user"]), ["home:", "user", "", "home/user:", "notes"]);
+    let several = inarch(["disk", "ls", "--json", image, "none", "home", "home/user/notes"]);
+    assert_status(&several, 1);
+    assert!(stderr(&several).contains("none: there is no such file"), "{}", stderr(&several));
+    let paths: Vec<Value> = stdout(&several).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(paths.iter().map(|entry| &entry["path"]).collect::<Vec<_>>(), ["home/user", "home/user/notes"]);
     assert_eq!(said(&["cat", image, "dir/link", "/home/user/notes"]), "Hello\nof the user");
+    assert_eq!(said(&["cat", &volume("LABEL=home:/user/notes")]), "of the user");
+    assert!(lines(&["stat", &volume("/etc/motd")])[0].ends_with("/etc/motd"));
+    assert_one_line(&inarch(["disk", "cat", image]), &["no file is named", "PATH"]);
+    assert_one_line(&inarch(["disk", "cp", image, "etc"]), &["etc is no disk image", "TO"]);
     assert_eq!(said(&["cat", image, "dir/sparse"]).into_bytes(), fs::read(dir.path().join("root/dir/sparse")).unwrap());
 
     let found = lines(&["find", image, "/dir"]);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
+use inarch_lifecycle::shown;
 use inarch_tree::FileType;
 use inarch_volume::{Last, Node, Volume, VolumeError};
 use md5::Md5;
@@ -116,7 +117,8 @@ impl FromStr for Algorithm {
     fn from_str(text: &str) -> Result<Algorithm, String> {
         Algorithm::all().into_iter().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
             format!(
-                "'{text}' is no checksum that is made; these are: {}",
+                "{}: no checksum that is made; these are: {}",
+                shown(Path::new(text)),
                 Algorithm::all().map(Algorithm::name).join(", ")
             )
         })

@@ -46,6 +46,15 @@ impl Guest {
         entry.map_err(self.fail(path))
     }
 
+    /// Whether it is a directory, or a symbolic link to one.
+    ///
+    /// # Errors
+    /// It is not there, or damaged.
+    pub fn is_directory(&self, path: &Path) -> Result<bool, GuestError> {
+        let (_, attributes) = self.find_node(path, Last::Followed)?;
+        Ok(attributes.file_type() == Some(FileType::Directory))
+    }
+
     /// The entries of a directory by name, or a file by itself. `take` gets a line for what is damaged.
     ///
     /// # Errors

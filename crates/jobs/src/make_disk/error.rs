@@ -16,8 +16,8 @@ pub enum MakeError {
     /// There is a file of this name.
     #[error("{}: exists already; --force replaces it", shown(.0))]
     Exists(PathBuf),
-    /// A disk consists of whole sectors.
-    #[error("{0} bytes are no whole number of sectors of 512 bytes")]
+    /// A disk consists of whole sectors, and of one at least.
+    #[error("a disk of {0} bytes: it has whole sectors of 512 bytes, and at least one")]
     Sectors(u64),
     /// Neither kind of image can be so large there.
     #[error("{}: {reason}", shown(path))]

@@ -156,7 +156,7 @@ fn ln_s(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 }
 
 fn octal(call: &Call<'_>, place: usize) -> anyhow::Result<u32> {
-    crate::disk::mode(call.text(place)?).map_err(|error| anyhow!("{}", error.escape_debug()))
+    crate::disk::mode(call.text(place)?).map_err(|error| anyhow!(error))
 }
 
 fn chmod(shell: &mut Shell, call: &mut Call<'_>) -> Done {

@@ -176,7 +176,7 @@ fn wc_c(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 
 fn kind(call: &Call<'_>) -> anyhow::Result<Checksum> {
     let kind = call.text(0)?;
-    Ok(kind.parse::<Algorithm>().map_err(|error| anyhow!("{}", error.escape_debug()))?.start())
+    Ok(kind.parse::<Algorithm>().map_err(|error| anyhow!(error))?.start())
 }
 
 fn checksum(shell: &mut Shell, call: &mut Call<'_>) -> Done {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use inarch_lifecycle::PathError;
 use inarch_vm::image_disk;
+use rustix::io::Errno;
 
 use super::qcow2::Qcow2Image;
 use super::{AttachError, AttachedDisk, OpenDisk};
@@ -24,6 +25,7 @@ impl AttachedDisk {
         let file = &top.image.file;
         // It may have become longer than it was when somebody looked.
         if file.metadata().map_err(fail)?.len() < bytes {
+            i64::try_from(bytes).map_err(|_| fail(Errno::FBIG.into()))?;
             file.set_len(bytes).map_err(fail)?;
         }
         Ok(())
