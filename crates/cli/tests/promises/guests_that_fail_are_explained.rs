@@ -231,7 +231,7 @@ fn what_the_guest_has_not_is_said_after_a_failure() {
     let path = file.path().to_str().unwrap();
     let script = "exec 3<>/dev/tcp/192.0.2.1/80 || cat $0";
     let output = Command::new(INARCH)
-        .args(["run", "--accel=tcg", "bash", "-c", script, path])
+        .args(["run", any_machine(), "bash", "-c", script, path])
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .output()
@@ -249,7 +249,7 @@ fn what_the_guest_has_not_is_said_after_a_failure() {
         let script = format!(
             "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.connect(('127.0.0.1', {port})); s.send(b'?'); s.recv(1)"
         );
-        let output = inarch(["run", "--accel=tcg", "/usr/bin/python3", "-c", &script]);
+        let output = inarch(["run", any_machine(), "/usr/bin/python3", "-c", &script]);
         assert_status(&output, 1);
         let text = stderr(&output);
         assert!(text.contains("ConnectionRefusedError"), "{text}");
@@ -257,7 +257,7 @@ fn what_the_guest_has_not_is_said_after_a_failure() {
     }
     // A command that succeeds hears of neither.
     let output = Command::new(INARCH)
-        .args(["run", "-q", "--accel=tcg", "bash", "-c", "(exec 3<>/dev/tcp/192.0.2.1/80) 2>/dev/null; true", path])
+        .args(["run", "-q", any_machine(), "bash", "-c", "(exec 3<>/dev/tcp/192.0.2.1/80) 2>/dev/null; true", path])
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .output()
