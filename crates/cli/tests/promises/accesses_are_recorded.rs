@@ -341,7 +341,8 @@ for number in range(int(sys.argv[1])):
 
 #[test]
 fn who_is_faster_than_the_record_waits_for_it() {
-    const NAMES: usize = 100_000;
+    // Far more than the pipe and the server's buffer hold.
+    const NAMES: usize = 60_000;
     let dir = scratch();
     fs::create_dir(dir.path().join("tree")).unwrap();
     host("mkfifo", &["record"], dir.path());

@@ -48,7 +48,8 @@ impl Holder {
     fn start(dir: &Path, path: &str, lock: [&str; 3], wait: &str, sign: &str) -> Holder {
         let [kind, start, length] = lock;
         let child = Command::new("python3")
-            .args(["-c", HOLD, path, kind, start, length, wait, sign])
+            // It starts in half of the time without the packages of its site.
+            .args(["-S", "-E", "-c", HOLD, path, kind, start, length, wait, sign])
             .current_dir(dir)
             .stdin(Stdio::null())
             .spawn()
