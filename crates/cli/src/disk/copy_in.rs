@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use inarch_jobs::appliance::{
-    Appliance, ApplianceError, ApplianceRequest, FileAttributes, Isolation, NewAttributes, NewFileOptions, Target,
+    Appliance, ApplianceError, ApplianceRequest, Isolation, NewAttributes, NewFileOptions, Target,
 };
 use inarch_jobs::run::AttachedDisk;
 use inarch_jobs::source::ImageFormat;
-use inarch_jobs::{Events, counted, shown};
+use inarch_jobs::{Events, PathError, counted, shown};
+use inarch_tree::scan::is_portable_xattr;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Statx, StatxFlags, fgetxattr, flistxattr, openat, readlinkat, statx,
 };
@@ -85,9 +86,11 @@ pub fn copy_with(
     mut place: PathBuf,
     goes_on: &GoesOn<'_>,
 ) -> Result<Copied, ApplianceError> {
-    let is_directory = |attributes: &FileAttributes| attributes.mode & 0o170_000 == 0o040_000;
-    match (appliance.attributes(&place), from.file_name()) {
-        (Ok(attributes), Some(name)) if is_directory(&attributes) => place.push(name),
+    match (appliance.is_directory(&place)?, from.file_name()) {
+        (true, Some(name)) => place.push(name),
+        (false, _) if place.as_os_str().as_bytes().ends_with(b"/") && !from.is_dir() => {
+            return Err(PathError::new(&place, "is no place for a file", Errno::NOTDIR).into());
+        }
         _ => {}
     }
     let mut copying = Copying { appliance, goes_on, links: HashMap::new(), files: 0, bytes: 0, failed: false };
@@ -153,63 +156,80 @@ impl Source<'_> {
 /// The longest list of names of a file's extended attributes (`XATTR_LIST_MAX`).
 const XATTR_LIST_MAX: usize = 65_536;
 
-/// The attributes that a copy gets.
+/// What is asked about each file.
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// The longest path that Linux takes, its NUL included (include/uapi/linux/limits.h).
+const PATH_MAX: usize = 4096;
+
+/// The attributes that a copy gets. A user's files become root's, who is the only one that is known in the image, and lose what would
+/// give their callers root's rights.
 fn attributes(is: &Statx) -> NewAttributes {
+    let is_root = rustix::process::geteuid().is_root();
     NewAttributes {
-        mode: Some(u32::from(is.stx_mode) & 0o7777),
-        // A user's files become root's, who is the only one that is known in the image.
-        owner: rustix::process::geteuid().is_root().then_some((is.stx_uid, is.stx_gid)),
+        mode: Some(u32::from(is.stx_mode) & if is_root { 0o7777 } else { 0o1777 }),
+        owner: is_root.then_some((is.stx_uid, is.stx_gid)),
         modified: Some((is.stx_mtime.tv_sec, is.stx_mtime.tv_nsec)),
         xattrs: Vec::new(),
+        copied: true,
     }
+}
+
+/// Whether an extended attribute means the same in an image. Labels of SELinux are those of this machine's policy, and signatures are made for
+/// one place of a file.
+fn is_copied(name: &[u8]) -> bool {
+    is_portable_xattr(name)
+        && !matches!(name, b"security.selinux" | b"security.ima" | b"security.evm")
+        && (name != b"security.capability" || rustix::process::geteuid().is_root())
 }
 
 impl Copying<'_> {
     /// Copies a file, or a directory with what is in it. Reports what cannot be copied, and goes on.
     fn copy(&mut self, from: Source<'_>, to: &Path) -> Result<(), ApplianceError> {
         (self.goes_on)().map_err(ApplianceError::Input)?;
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let is = match statx(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
+        if to.as_os_str().len() >= PATH_MAX {
+            return self.failed(from.path, &"its path in the image would be too long");
+        }
+        let is = match statx(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW, WANTED) {
             Ok(is) => is,
             Err(error) => return self.failed(from.path, &io::Error::from(error)),
         };
-        let attributes = attributes(&is);
         let done = match FileType::from_raw_mode(is.stx_mode.into()) {
-            FileType::Directory => return self.copy_directory(from, to, attributes),
+            FileType::Directory => return self.copy_directory(from, to),
             FileType::Symlink => match readlinkat(from.directory, from.name, Vec::new()) {
                 Ok(target) => {
-                    let attributes = NewAttributes { mode: None, ..attributes };
+                    let attributes = NewAttributes { mode: None, ..attributes(&is) };
                     self.appliance.write_symlink(Path::new(OsStr::from_bytes(target.as_bytes())), to, &attributes)
                 }
                 Err(error) => return self.failed(from.path, &io::Error::from(error)),
             },
-            FileType::RegularFile => return self.copy_file(from, to, attributes, &is),
-            _ => return self.failed(from.path, &"only files, directories and symbolic links are copied"),
+            FileType::RegularFile => return self.copy_file(from, to),
+            _ => return self.failed(from.path, &"only regular files, directories and symbolic links are copied"),
         };
         self.count(from.path, done).map(drop)
     }
 
-    fn copy_file(
-        &mut self,
-        from: Source<'_>,
-        to: &Path,
-        attributes: NewAttributes,
-        is: &Statx,
-    ) -> Result<(), ApplianceError> {
+    fn copy_file(&mut self, from: Source<'_>, to: &Path) -> Result<(), ApplianceError> {
+        // The attributes are those of the file whose content is read: another one may have its name by now.
+        let opened = from.file().and_then(|file| {
+            let is = statx(&file, c"", AtFlags::EMPTY_PATH, WANTED)?;
+            Ok((file, is))
+        });
+        let (file, is) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.failed(from.path, &error),
+        };
         let birth = (is.stx_btime.tv_sec, is.stx_btime.tv_nsec);
         let identity = (is.stx_nlink > 1).then_some(((is.stx_dev_major, is.stx_dev_minor), is.stx_ino, birth));
         if let Some(first) = identity.and_then(|identity| self.links.get(&identity)) {
             match self.appliance.link(first, to) {
-                Err(error) if error.is_no_link() => {}
+                // The file system has no hard links, or the names lie in two of them: it is copied.
+                Err(ApplianceError::Guest { .. }) => {}
                 done => return self.count(from.path, done).map(drop),
             }
         }
-        let file = match from.file() {
-            Ok(file) => file,
-            Err(error) => return self.failed(from.path, &error),
-        };
         let xattrs = self.xattrs(&file, from.path)?;
-        let options = NewFileOptions { attributes: NewAttributes { xattrs, ..attributes }, only_new: false };
+        let options = NewFileOptions { attributes: NewAttributes { xattrs, ..attributes(&is) }, only_new: false };
         let written = self.appliance.write(to, &options, &mut Watched { file, goes_on: self.goes_on });
         let written = written.map(|written| {
             self.bytes = self.bytes.saturating_add(written.bytes);
@@ -222,7 +242,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// The extended attributes of a file. Those that do not fit into a message are reported.
+    /// The extended attributes of a file that are to be copied. Those that do not fit into a message are reported.
     fn xattrs(&mut self, file: &File, path: &Path) -> Result<Vec<(OsString, Vec<u8>)>, ApplianceError> {
         let (mut found, mut room) = (Vec::new(), NewAttributes::XATTRS_MOST);
         let mut names = vec![0; XATTR_LIST_MAX];
@@ -236,7 +256,7 @@ impl Copying<'_> {
         };
         names.truncate(length);
         let mut value = vec![0; NewAttributes::XATTRS_MOST];
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        for name in names.split(|byte| *byte == 0).filter(|name| is_copied(name)) {
             let name = OsStr::from_bytes(name);
             let length = match fgetxattr(file, name, &mut value[..]) {
                 Ok(length) if name.len() + length <= room => length,
@@ -265,13 +285,14 @@ impl Copying<'_> {
         Ok(())
     }
 
-    fn copy_directory(&mut self, from: Source<'_>, to: &Path, attributes: NewAttributes) -> Result<(), ApplianceError> {
+    fn copy_directory(&mut self, from: Source<'_>, to: &Path) -> Result<(), ApplianceError> {
         let opened = from.open(OFlags::DIRECTORY).and_then(|directory| {
+            let is = statx(&directory, c"", AtFlags::EMPTY_PATH, WANTED)?;
             let entries = Dir::read_from(&directory)?.collect::<Result<Vec<_>, _>>()?;
-            Ok((directory, entries))
+            Ok((File::from(directory), is, entries))
         });
-        let (directory, entries) = match opened {
-            Ok((directory, entries)) => (File::from(directory), entries),
+        let (directory, is, entries) = match opened {
+            Ok(opened) => opened,
             Err(error) => return self.failed(from.path, &error),
         };
         let made = self.appliance.make_directory(to, true, None);
@@ -285,9 +306,13 @@ impl Copying<'_> {
                 self.copy(Source { directory: directory.as_fd(), name, path: &path }, &to.join(name))?;
             }
         }
-        // Last: it may forbid to make files in it, and they change its time.
+        // The root of the image keeps its own attributes.
+        if to.file_name().is_none() {
+            return Ok(());
+        }
+        // The directory's attributes come last. Its mode may forbid new files, and new files change its time.
         let xattrs = self.xattrs(&directory, from.path)?;
-        match self.appliance.change(to, &NewAttributes { xattrs, ..attributes }) {
+        match self.appliance.change(to, &NewAttributes { xattrs, ..attributes(&is) }) {
             Err(error) => self.failed(from.path, &error),
             Ok(lost) => self.lost(from.path, &lost),
         }

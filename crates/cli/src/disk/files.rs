@@ -241,8 +241,8 @@ pub struct CpArguments {
 /// `inarch disk ls`.
 pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
-    let (mut status, mut is_explained) = (ExitCode::SUCCESS, false);
-    for (number, path) in arguments.paths.iter().enumerate() {
+    let (mut status, mut is_explained, mut is_first) = (ExitCode::SUCCESS, false, true);
+    for path in &arguments.paths {
         let mut entries = Vec::new();
         let listed = guest.list(path, |found| {
             match found {
@@ -262,16 +262,18 @@ pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
             }
             listed => listed?,
         }
-        // Which directory it is in: ls(1) has headings, and the paths of JSON are whole.
-        if arguments.paths.len() > 1 && arguments.json {
-            let is_directory = guest.is_directory(path)?;
-            for entry in entries.iter_mut().filter(|_| is_directory) {
-                entry.path = path.join(OsStr::from_bytes(&entry.path)).into_os_string().into_vec();
+        // Which directory they are in: ls(1) has headings, and the paths of JSON are whole.
+        if arguments.paths.len() > 1 && guest.is_directory(path)? {
+            if arguments.json {
+                for entry in &mut entries {
+                    entry.path = path.join(OsStr::from_bytes(&entry.path)).into_os_string().into_vec();
+                }
+            } else {
+                let gap = if is_first { "" } else { "\n" };
+                answer(format!("{gap}{}:\n", shown(path)))?;
             }
-        } else if arguments.paths.len() > 1 {
-            let gap = if number > 0 { "\n" } else { "" };
-            answer(format!("{gap}{}:\n", shown(path)))?;
         }
+        is_first = false;
         match (arguments.json, arguments.long) {
             (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
             (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
@@ -389,10 +391,10 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
         }
         (None, _) => {
             let CpArguments { image, path, format, isolate, .. } = &arguments;
-            if Target::parse(path.as_os_str()).is_err() && split_path(path.as_os_str()).is_none() {
-                let (image, path) = (shown(Path::new(&image.image)), shown(path));
+            if split_path(path.as_os_str()).is_none() {
+                let (from, path) = (shown(Path::new(&image.image)), shown(path));
                 anyhow::bail!(
-                    "{path} is no disk image; 'inarch disk cp {image} {path} TO' copies out of an image, and 'inarch disk cp {image} IMAGE:/PATH' into one"
+                    "one place is missing: 'inarch disk cp {from} {path} TO' copies out of {from}, 'inarch disk cp {from} {path}:/PATH' into {path}"
                 );
             }
             return super::copy_in::copy(

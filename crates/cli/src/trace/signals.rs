@@ -23,7 +23,7 @@ pub fn catch() -> std::io::Result<signal_hook::iterator::Signals> {
     signal_hook::iterator::Signals::new(not_ignored(&[&PASSED_ON[..], &JOB_CONTROL].concat()))
 }
 
-/// Passes on the signals that came before the command had a process. If a key sent them and the command had one, it has ended already.
+/// Passes on the signals that came while the command had no process. A terminal sends a key to the command's process itself, if there is one.
 pub fn pass_on_early(signals: &mut signal_hook::iterator::Signals, handle: &TraceHandle) {
     let early: Vec<Signal> = signals.pending().filter_map(Signal::from_named_raw).collect();
     if early.iter().any(|signal| [Signal::TERM, Signal::HUP].contains(signal)) {

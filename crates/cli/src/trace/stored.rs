@@ -28,9 +28,9 @@ pub enum StoredCommand {
 #[command(after_help = "\
 Examples:
   inarch trace diff yesterday.json today.json
-  inarch trace diff --json a.json b.json | jq -r '.[].path'
+  inarch trace diff --json a.json b.json | jq -r '.[].path // empty'
 
-A line for each path: - only in A, + only in B, ~ in both, with what differs. If both traces have digests (--hash), \
+A line for each path: - only in A, + only in B, ~ in both, with what differs; and one if the commands ended differently. If both traces have digests (--hash), \
 times do not count. 'inarch trace -- diff A B' traces diff(1).")]
 pub struct DiffArguments {
     /// A trace, as --json wrote it

@@ -108,6 +108,22 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
         setfattr -n user.note -v kept tree/below/file; touch -hd @1000000000.5 tree/below/file tree/below/link tree
         for round in 1 2; do i disk cp tree guest.img:/links; done",
     );
+    // A link to a directory is a directory to copy into, and a link that is copied does not take its place. A capability of the file that
+    // is replaced does not become that of another content.
+    done(
+        dir,
+        "ln -s file lib; echo new > ping; setfattr -n user.own -v own ping
+        i disk mkdir -p guest.img /srv2 && i disk cp lib guest.img:/links/top && i disk cp lib guest.img:/links/top/links/
+        [ $(id -u) != 0 ] || setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 ping
+        i disk cp ping guest.img:/links/ && setfattr -x security.capability ping 2> /dev/null || :; i disk cp ping guest.img:/links",
+    );
+    assert!(checked(dir, "stat /links/top").contains("Fast link dest: \"/\""));
+    for place in ["/lib", "/links/lib"] {
+        assert!(checked(dir, &format!("stat {place}")).contains("Fast link dest: \"file\""), "{place}");
+    }
+    let told = checked(dir, "stat /links/ping");
+    assert!(told.contains("user.own (3) = \"own\"") && !told.contains("capability"), "{told}");
+    assert_one_line(&sh(dir, "i disk cp ping guest.img:/links/none/"), &["/links/none/", "no place for a file"]);
     assert_eq!(checked(dir, "cat /links/tree/again"), "deep\n");
     let told = checked(dir, "stat /links/tree/again");
     for part in ["Links: 2", "mtime: 0x3b9aca00:77359400", "user.note (4) = \"kept\""] {
@@ -169,8 +185,8 @@ fn every_file_system_that_the_kernel_knows_is_written_to_and_read() {
         done(dir, &format!("truncate -s {size} img; {make} >said 2>&1 || {{ cat said >&2; exit 1; }}"));
         done(
             dir,
-            "mkdir in; seq 50000 > in/numbers; ln in/numbers in/again; [ $(id -u) != 0 ] || chown 7:8 in/numbers
-            touch -d @1000000000 in/numbers; i disk cp in img:/",
+            "mkdir in; seq 50000 > in/numbers; ln in/numbers in/again; [ $(id -u) != 0 ] || chown 7:8 in/numbers; chmod 2755 in/again
+            touch -d @1000000000 in/numbers; i disk cp in img:/; i disk cp in img:/",
         );
         done(dir, &format!("{check} >said 2>&1 || {{ cat said >&2; exit 1; }}; sha256sum img > sums"));
         // What Inarch does not read itself is read by the kernel of such a machine, and not written to.

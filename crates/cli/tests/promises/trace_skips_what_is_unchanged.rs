@@ -110,8 +110,7 @@ fn a_skipped_command_has_the_same_effect() {
 
 #[test]
 fn holes_of_outputs_take_no_room() {
-    let scene =
-        Scene::new("true", "printf begin > big; truncate -s 60M big; printf end >> big; truncate -s 20M empty");
+    let scene = Scene::new("true", "printf begin > big; truncate -s 60M big; printf end >> big; truncate -s 20M empty");
     scene.runs_for(scene.inarch(&[]), "no earlier run");
     let sums = || host("sha256sum", &["big", "empty"], scene.dir.path());
     let whole = sums();

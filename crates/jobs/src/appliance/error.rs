@@ -72,13 +72,6 @@ impl ApplianceError {
     pub fn is_absent(&self) -> bool {
         matches!(self, ApplianceError::Guest { errno: Some(errno), .. } if *errno == libc::ENOENT)
     }
-
-    /// Whether a file cannot have a second name there: it would lie in another file system, in one without hard links, or has as many as
-    /// there can be.
-    pub fn is_no_link(&self) -> bool {
-        const REASONS: [i32; 4] = [libc::EXDEV, libc::EPERM, libc::EOPNOTSUPP, libc::EMLINK];
-        matches!(self, ApplianceError::Guest { errno: Some(errno), .. } if REASONS.contains(errno))
-    }
 }
 
 /// Text of the guest that is safe for a terminal.

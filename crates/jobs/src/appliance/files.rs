@@ -21,6 +21,9 @@ pub struct NewAttributes {
     pub modified: Option<(i64, u32)>,
     /// Names and values of extended attributes; together [`NewAttributes::XATTRS_MOST`] bytes at most.
     pub xattrs: Vec<(OsString, Vec<u8>)>,
+    /// Whether they are those of a copied file. Then it is no error that a file system has no owners, permissions or times; and a
+    /// capability or an ACL of a file that is replaced does not stay.
+    pub copied: bool,
 }
 
 impl NewAttributes {
@@ -29,8 +32,14 @@ impl NewAttributes {
 
     fn on_wire(&self) -> wire::NewAttributes {
         let xattrs = self.xattrs.iter().map(|(name, value)| (Bytes(name.as_bytes().to_vec()), Bytes(value.clone())));
-        let NewAttributes { mode, owner, modified, .. } = *self;
-        wire::NewAttributes { mode, owner, modified, xattrs: xattrs.collect() }
+        let NewAttributes { mode, owner, modified, copied, .. } = *self;
+        wire::NewAttributes { mode, owner, modified, xattrs: xattrs.collect(), copied }
+    }
+
+    /// The names of extended attributes that the guest did not set, of those that it was given.
+    fn lost(&self, named: &[Bytes]) -> Vec<OsString> {
+        let names = self.xattrs.iter().map(|(name, _)| name);
+        names.filter(|name| named.iter().any(|lost| lost.0 == name.as_bytes())).cloned().collect()
     }
 }
 
@@ -50,10 +59,6 @@ pub struct Written {
     pub bytes: u64,
     /// The names of extended attributes that its file system did not take.
     pub lost: Vec<OsString>,
-}
-
-fn names(lost: Vec<Bytes>) -> Vec<OsString> {
-    lost.into_iter().map(|name| OsString::from_vec(name.0)).collect()
 }
 
 /// A file's attributes.
@@ -118,9 +123,9 @@ impl Appliance {
         from: &mut dyn Read,
     ) -> Result<Written, ApplianceError> {
         let NewFileOptions { attributes, only_new } = options;
-        let attributes = attributes.on_wire();
-        let found = self.ask_with(&Ask::Write { path: bytes(path), attributes, only_new: *only_new }, from)?;
-        Ok(Written { bytes: found.bytes, lost: names(found.lost) })
+        let ask = Ask::Write { path: bytes(path), attributes: attributes.on_wire(), only_new: *only_new };
+        let found = self.ask_with(&ask, from)?;
+        Ok(Written { bytes: found.bytes, lost: attributes.lost(&found.lost) })
     }
 
     /// Reads a regular file, piece by piece.
@@ -151,7 +156,7 @@ impl Appliance {
     /// # Errors
     /// It is not there, or cannot be read.
     pub fn list(&mut self, path: &Path) -> Result<Vec<FileAttributes>, ApplianceError> {
-        self.entries(path, false)
+        self.entries(path, false, true)
     }
 
     /// The attributes of a file. A symbolic link is not followed.
@@ -159,15 +164,27 @@ impl Appliance {
     /// # Errors
     /// It is not there.
     pub fn attributes(&mut self, path: &Path) -> Result<FileAttributes, ApplianceError> {
-        self.entries(path, true)?.pop().ok_or(ApplianceError::Protocol)
+        self.entries(path, true, false)?.pop().ok_or(ApplianceError::Protocol)
     }
 
-    fn entries(&mut self, path: &Path, itself: bool) -> Result<Vec<FileAttributes>, ApplianceError> {
+    /// Whether there is a directory, or a symbolic link to one.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn is_directory(&mut self, path: &Path) -> Result<bool, ApplianceError> {
+        match self.entries(path, true, true) {
+            Ok(found) => Ok(found.first().is_some_and(|is| is.mode & 0o170_000 == 0o040_000)),
+            Err(error) if error.is_absent() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn entries(&mut self, path: &Path, itself: bool, followed: bool) -> Result<Vec<FileAttributes>, ApplianceError> {
         /// A directory with more entries, or with longer ones, is not listed.
         const MOST: usize = 4_000_000;
         const MOST_BYTES: usize = 256 << 20;
         let (mut entries, mut bytes_of_all) = (Vec::new(), 0);
-        self.running.tell(&Ask::List { path: bytes(path), itself })?;
+        self.running.tell(&Ask::List { path: bytes(path), itself, followed })?;
         self.answer(&mut |piece| {
             let mut entry: Entry = wire::decode(&piece).map_err(ApplianceError::Stream)?;
             if itself {
@@ -249,7 +266,7 @@ impl Appliance {
     /// As chmod(2), chown(2) and utimensat(2).
     pub fn change(&mut self, path: &Path, attributes: &NewAttributes) -> Result<Vec<OsString>, ApplianceError> {
         let found = self.ask(&Ask::Change { path: bytes(path), attributes: attributes.on_wire() })?;
-        Ok(names(found.lost))
+        Ok(attributes.lost(&found.lost))
     }
 
     /// Returns when all that was written is on the disk.

@@ -130,7 +130,9 @@ impl Work {
                 written
             }
             Ask::Read { path, offset, count } => files::read(self.mounted()?, &path.0, (offset, count), &mut host.to),
-            Ask::List { path, itself } => listing::list(self.mounted()?, &path.0, itself, &mut host.to).map(nothing),
+            Ask::List { path, itself, followed } => {
+                listing::list(self.mounted()?, &path.0, (itself, followed), &mut host.to).map(nothing)
+            }
             Ask::Remove { path, recursive } => files::remove(self.mounted()?, &path.0, recursive).map(nothing),
             Ask::MakeDirectory { path, parents, mode } => {
                 files::make_directory(self.mounted()?, &path.0, parents, mode).map(nothing)

@@ -137,8 +137,9 @@ pub(super) enum Ask {
     Write { path: Bytes, attributes: NewAttributes, only_new: bool },
     /// Send `count` of a file's bytes from `offset`.
     Read { path: Bytes, offset: u64, count: u64 },
-    /// Send the attributes of a directory's files, or of the file itself: an [`Entry`] in each frame of data.
-    List { path: Bytes, itself: bool },
+    /// Send the attributes of a directory's files, or of the file itself: an [`Entry`] in each frame of data. With `followed`, a
+    /// symbolic link stands for what it leads to.
+    List { path: Bytes, itself: bool, followed: bool },
     /// Remove a file, or a directory with everything in it.
     Remove { path: Bytes, recursive: bool },
     /// Make a directory, and with `parents` those that it is in.
@@ -172,6 +173,9 @@ pub(super) struct NewAttributes {
     pub modified: Option<(i64, u32)>,
     /// Names and values of extended attributes; others stay.
     pub xattrs: Vec<(Bytes, Bytes)>,
+    /// Whether they are those of a copied file. Then a file system without owners keeps none; and a capability or an ACL of a file that is
+    /// replaced does not stay.
+    pub copied: bool,
 }
 
 /// What is to be made available.

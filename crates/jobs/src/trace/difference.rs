@@ -31,9 +31,16 @@ fn as_bytes<S: serde::Serializer>(path: &Option<PathBuf>, serializer: S) -> Resu
 /// What differs between `a` and `b`: how the commands ended, then inputs and outputs, by path. A file that one command made and removed, and the other never
 /// touched, is left out: such files have other names in each run.
 pub fn differences(a: &StoredTrace, b: &StoredTrace) -> Vec<Difference> {
-    let ends = (a.status != b.status).then(|| {
-        let text = |trace: &StoredTrace| trace.status.map_or("none".to_owned(), |status| status.to_string());
-        Difference { path: None, what: "status", only: None, details: vec![format!("{} -> {}", text(a), text(b))] }
+    let [was, is] = [a, b].map(|trace| match (trace.timed_out, trace.signal, trace.status) {
+        (true, ..) => "timed out".to_owned(),
+        (false, Some(signal), _) => format!("signal {signal}"),
+        (false, None, status) => status.map_or("none".to_owned(), |status| status.to_string()),
+    });
+    let ends = (was != is).then(|| Difference {
+        path: None,
+        what: "status",
+        only: None,
+        details: vec![format!("{was} -> {is}")],
     });
     let mut found = compare("input", &a.inputs, &b.inputs, |input| input.uses.clone(), of_inputs);
     found.extend(compare("output", &a.outputs, &b.outputs, |output| vec![output.change.clone()], of_outputs));
@@ -194,9 +201,19 @@ mod tests {
             told("/b", "output", Some('b'), &["made"]),
         ];
         assert_eq!(differences(&a, &b), expected);
-        let ended = StoredTrace { status: Some(1), ..a.clone() };
-        let status = Difference { path: None, what: "status", only: None, details: vec!["1 -> none".to_owned()] };
-        assert_eq!(differences(&ended, &b), [&[status][..], &expected].concat());
+        let failed = StoredTrace { status: Some(1), ..StoredTrace::default() };
+        let crashed = StoredTrace { signal: Some(11), ..StoredTrace::default() };
+        let killed = StoredTrace { signal: Some(9), ..StoredTrace::default() };
+        let late = StoredTrace { timed_out: true, ..StoredTrace::default() };
+        for (a, b, text) in [
+            (&failed, &crashed, "1 -> signal 11"),
+            (&crashed, &killed, "signal 11 -> signal 9"),
+            (&killed, &late, "signal 9 -> timed out"),
+        ] {
+            let status = Difference { path: None, what: "status", only: None, details: vec![text.to_owned()] };
+            assert_eq!(differences(a, b), [status]);
+            assert_eq!(differences(a, a), []);
+        }
         assert_eq!(differences(&a, &a), []);
     }
 

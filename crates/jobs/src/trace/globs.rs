@@ -185,12 +185,11 @@ impl Expectations {
         let unused = self.paths.iter().zip(is_used).filter(|(_, is_used)| !is_used);
         let undeclared: Vec<PathBuf> = content.filter(|path| !self.is_expected(path)).map(Path::to_owned).collect();
         let above = undeclared.iter().flat_map(|path| path.ancestors().skip(1));
-        let above: BTreeSet<usize> = above.filter_map(|above| self.themselves.get(above)).flatten().copied().collect();
-        Compared {
-            undeclared,
-            unused: unused.map(|(path, _)| path.clone()).collect(),
-            directories: above.into_iter().map(|place| self.paths[place].clone()).collect(),
-        }
+        let places = above.filter_map(|above| self.themselves.get(above)).flatten();
+        let directories: BTreeSet<&PathBuf> = places.filter_map(|place| self.paths.get(*place)).collect();
+        // A list of used files may well have a link to a directory.
+        let directories = directories.into_iter().filter(|path| !path.is_symlink()).cloned().collect();
+        Compared { undeclared, unused: unused.map(|(path, _)| path.clone()).collect(), directories }
     }
 
     /// The places in `paths` of those that match.

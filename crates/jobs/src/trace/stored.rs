@@ -23,8 +23,12 @@ const LONGEST_LINE: u64 = 64 << 20;
 /// A trace that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredTrace {
-    /// The command's, if no signal ended it.
+    /// The command's, if no signal and no limit of time ended it.
     pub status: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether `--timeout` ended it.
+    pub timed_out: bool,
     /// What the command needed, by absolute path.
     pub inputs: BTreeMap<PathBuf, StoredInput>,
     /// What it changed, by absolute path.
@@ -75,6 +79,9 @@ pub struct StoredOutput {
 struct Line {
     trace: Option<u32>,
     status: Option<i32>,
+    signal: Option<i32>,
+    #[serde(default)]
+    timed_out: bool,
     input: Option<Bytes>,
     #[serde(default)]
     uses: Vec<String>,
@@ -151,7 +158,9 @@ impl StoredTrace {
             }
             let line: Line = serde_json::from_slice(&line).map_err(|error| fail(reason(&error)))?;
             match (number, line.trace) {
-                (1, Some(VERSION)) => trace.status = line.status,
+                (1, Some(VERSION)) => {
+                    (trace.status, trace.signal, trace.timed_out) = (line.status, line.signal, line.timed_out);
+                }
                 (1, Some(other)) => {
                     return Err(fail(format!("version {other} of a trace; this program knows {VERSION}")));
                 }

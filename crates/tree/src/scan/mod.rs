@@ -33,6 +33,7 @@ use rustix::process::Resource;
 
 pub use crate::select::{Filter, FilterBuilder, FilterError, OwnerMap, OwnerMapError};
 pub use report::{LISTED_MAX, LeftOut, Reason, Report};
+pub use xattr::is_portable as is_portable_xattr;
 
 use crate::Tree;
 use access::Caller;

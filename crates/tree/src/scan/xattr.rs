@@ -135,7 +135,7 @@ impl Reader {
             if full_name == b"system.posix_acl_access" {
                 acl = Acl::Possible;
             }
-            if !is_kept(full_name) {
+            if !is_portable(full_name) {
                 continue;
             }
             // Trusted attributes are listed but unreadable without privilege, and any attribute may vanish in between.
@@ -201,8 +201,8 @@ fn filled(buffer: &mut [u8], read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -
     }
 }
 
-/// Whether an attribute has a meaning away from its file system.
-fn is_kept(name: &[u8]) -> bool {
+/// Whether an extended attribute has a meaning away from its file system.
+pub fn is_portable(name: &[u8]) -> bool {
     let namespaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
     namespaces.iter().any(|namespace| name.starts_with(namespace))
         || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
@@ -268,10 +268,10 @@ mod tests {
     #[test]
     fn only_attributes_that_mean_something_elsewhere_are_kept() {
         for name in ["user.x", "security.selinux", "trusted.x", "system.posix_acl_access", "system.posix_acl_default"] {
-            assert!(is_kept(name.as_bytes()), "{name}");
+            assert!(is_portable(name.as_bytes()), "{name}");
         }
         for name in ["system.nfs4_acl", "btrfs.compression", "system.posix_acl_accessx", "userx"] {
-            assert!(!is_kept(name.as_bytes()), "{name}");
+            assert!(!is_portable(name.as_bytes()), "{name}");
         }
     }
 

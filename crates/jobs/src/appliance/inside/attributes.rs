@@ -2,12 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmodat,
-    chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, futimens, openat, statat, utimensat,
+    chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fstatfs, futimens, openat, statat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -25,10 +25,10 @@ pub(super) fn set_on_new(
     let (uid, gid) = wanted.owner.or(old.map(|old| (old.st_uid, old.st_gid))).unwrap_or((is.st_uid, is.st_gid));
     if (uid, gid) != (is.st_uid, is.st_gid) {
         let owned = fchown(new, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        owned.or_else(|error| wanted.unless_it_keeps_none(error))?;
+        owned.or_else(|error| wanted.unless_it_keeps_none(new, error))?;
     }
     if old.is_some() {
-        copy_xattrs(directory, name, new)?;
+        copy_xattrs(directory, name, new, wanted.copied)?;
     }
     let lost = set_xattrs(new, &wanted.xattrs)?;
     // A file system without permissions has those of its mount, and takes no others.
@@ -36,22 +36,21 @@ pub(super) fn set_on_new(
     match fchmod(new, Mode::from_raw_mode(mode as RawMode)) {
         Err(Errno::PERM | Errno::OPNOTSUPP) if old.is_some_and(|old| old.st_mode & 0o7777 == is.st_mode & 0o7777) => {}
         Err(Errno::PERM) if old.is_none() => {}
-        result => result?,
+        result => result.or_else(|error| wanted.unless_it_keeps_none(new, error))?,
     }
-    // Last: the others change it.
     if let Some(modified) = wanted.modified {
-        futimens(new, &times(modified)).or_else(|error| wanted.unless_it_keeps_none(error))?;
+        futimens(new, &times(modified)).or_else(|error| wanted.unless_it_keeps_none(new, error))?;
     }
     Ok(lost)
 }
 
 /// Changes attributes of a file that is there. Returns the extended attributes that its file system does not take.
 pub(super) fn change(directory: &OwnedFd, name: &OsStr, wanted: &NewAttributes) -> Result<Vec<Bytes>, Errno> {
-    let NewAttributes { mode, owner, modified, xattrs } = wanted;
+    let NewAttributes { mode, owner, modified, xattrs, .. } = wanted;
     if let Some((uid, gid)) = *owner {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         let owned = chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-        owned.or_else(|error| wanted.unless_it_keeps_none(error))?;
+        owned.or_else(|error| wanted.unless_it_keeps_none(directory, error))?;
     }
     let mut lost = Vec::new();
     if !xattrs.is_empty() {
@@ -64,23 +63,24 @@ pub(super) fn change(directory: &OwnedFd, name: &OsStr, wanted: &NewAttributes) 
             return Err(Errno::LOOP);
         }
         let changed = chmodat(directory, name, Mode::from_raw_mode((mode & 0o7777) as RawMode), AtFlags::empty());
-        changed.or_else(|error| wanted.unless_it_keeps_none(error))?;
+        changed.or_else(|error| wanted.unless_it_keeps_none(directory, error))?;
     }
     if let Some(modified) = *modified {
         let timed = utimensat(directory, name, &times(modified), AtFlags::SYMLINK_NOFOLLOW);
-        timed.or_else(|error| wanted.unless_it_keeps_none(error))?;
+        timed.or_else(|error| wanted.unless_it_keeps_none(directory, error))?;
     }
     Ok(lost)
 }
 
 impl NewAttributes {
-    /// A copy, which has a time, goes on where the file system cannot keep an attribute, such as an owner in a FAT. Who asks for an owner
-    /// alone is told.
-    fn unless_it_keeps_none(&self, error: Errno) -> Result<(), Errno> {
-        match error {
-            Errno::PERM | Errno::OPNOTSUPP if self.modified.is_some() => Ok(()),
-            error => Err(error),
-        }
+    /// Passes over an error of a copy in a file system that has no owners and permissions, such as a FAT. Elsewhere, and where the user
+    /// asked for an owner, the attribute is refused for another reason.
+    fn unless_it_keeps_none(&self, file: impl AsFd, error: Errno) -> Result<(), Errno> {
+        /// FAT, exFAT, NTFS by its own driver and by FUSE (linux/magic.h, and the drivers).
+        const WITHOUT_OWNERS: [u32; 5] = [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0x6573_5546];
+        let is_about_owners = matches!(error, Errno::PERM | Errno::OPNOTSUPP);
+        let keeps_none = fstatfs(file).is_ok_and(|is| WITHOUT_OWNERS.contains(&(is.f_type as u32)));
+        if self.copied && is_about_owners && keeps_none { Ok(()) } else { Err(error) }
     }
 }
 
@@ -105,7 +105,8 @@ fn set_xattrs(file: &File, xattrs: &[(Bytes, Bytes)]) -> Result<Vec<Bytes>, Errn
     Ok(lost)
 }
 
-fn copy_xattrs(directory: &OwnedFd, name: &OsStr, new: &File) -> Result<(), Errno> {
+/// Gives a new file the extended attributes of the one whose place it takes. A copied file has its own capability and ACL, or none.
+fn copy_xattrs(directory: &OwnedFd, name: &OsStr, new: &File, copied: bool) -> Result<(), Errno> {
     /// The longest value (`XATTR_SIZE_MAX`), and the longest list (`XATTR_LIST_MAX`).
     const MOST: usize = 65_536;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -120,6 +121,9 @@ fn copy_xattrs(directory: &OwnedFd, name: &OsStr, new: &File) -> Result<(), Errn
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         // Hashes of the content, which is another one now.
         if matches!(name, b"security.ima" | b"security.evm") {
+            continue;
+        }
+        if copied && matches!(name, b"security.capability" | b"system.posix_acl_access") {
             continue;
         }
         let mut value = vec![0; MOST];

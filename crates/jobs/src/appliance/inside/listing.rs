@@ -14,7 +14,12 @@ use super::mounts::Mounted;
 use crate::appliance::wire::{Bytes, Entry, Kind, send};
 
 /// Sends the entries of a directory, or one entry of a file.
-pub(super) fn list(mounted: &Mounted, path: &[u8], itself: bool, to: &mut File) -> Result<(), Failure> {
+pub(super) fn list(
+    mounted: &Mounted,
+    path: &[u8],
+    (itself, followed): (bool, bool),
+    to: &mut File,
+) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(path, error);
     let root = mounted.root()?;
     if path.iter().all(|byte| matches!(byte, b'/' | b'.')) && itself {
@@ -27,6 +32,12 @@ pub(super) fn list(mounted: &Mounted, path: &[u8], itself: bool, to: &mut File) 
             Err(Errno::NOTDIR) => {}
             Err(error) => return Err(fail(error)),
         }
+    }
+    if itself
+        && followed
+        && let Ok(directory) = open_in_root(root, path, OFlags::PATH | OFlags::DIRECTORY)
+    {
+        return tell(&directory, OsStr::new("."), b".", to).map_err(fail);
     }
     let spot = find(mounted, path, Last::Taken)?;
     tell(&spot.directory, &spot.name, spot.name.as_bytes(), to).map_err(fail)
