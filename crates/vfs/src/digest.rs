@@ -1,4 +1,4 @@
-//! 128-bit digests with random keys, of what is only compared.
+//! 128-bit digests with random keys, to compare values without storing them.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -9,7 +9,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest of a thing.
+    /// The digest of a value.
     pub fn of(&self, thing: impl Hash) -> u128 {
         let [low, high] = self.keys.each_ref().map(|key| u128::from(key.hash_one(&thing)));
         high << 64 | low

@@ -1,4 +1,4 @@
-//! The trait between wires and file systems.
+//! [`FileSystem`]: the trait that file systems implement and wires call.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -3,10 +3,11 @@
 //! [`FileSystem`] executes one request at a time. Its callers are wires: FUSE, through `/dev/fuse` or a virtqueue
 //! (virtiofs), and 9P. A file system knows nothing of wires, a wire nothing of file systems.
 //!
-//! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image, or a tree
-//!   ([`VolumeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
-//! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
-//!   ([`OneClient`]), a record of each access ([`Recorder`]), how long requests take ([`Measured`]), some paths and no others ([`Only`]).
+//! - File systems: a live directory of this host ([`HostDirectory`]); a file system in an image, or a tree
+//!   ([`VolumeFiles`]); memory ([`MemoryFiles`]); a block device as one raw image ([`ImageFile`]).
+//! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), the share of one of several
+//!   clients ([`OneClient`]), a record of each access ([`Recorder`]), the number and time of requests ([`Measured`]),
+//!   some paths and no others ([`Only`]).
 //!
 //! A file system assigns node numbers itself and does not use the host's inode numbers, which are reused. A wire counts
 //! the look-ups of each node and drops them by [`FileSystem::forget`].

@@ -1,4 +1,4 @@
-//! [`Measured`]: an adapter that counts the requests of a file system, and the time that they take: by kind, and by file.
+//! [`Measured`]: an adapter that counts the requests to a file system and measures their time, by kind and by file.
 
 mod files;
 
@@ -25,9 +25,9 @@ pub struct Operation {
     pub failed: u64,
     /// Bytes that were read, written or copied.
     pub bytes: u64,
-    /// The time in the file system, of all of them.
+    /// The total time of these requests in the file system.
     pub time: Duration,
-    /// The time of the one that took the longest.
+    /// The longest time of one of them.
     pub longest: Duration,
 }
 
@@ -40,7 +40,7 @@ struct Counters {
     longest: AtomicU64,
 }
 
-/// What was measured since it was made. Several file systems may share it.
+/// Measurements since this was made. Several file systems may share it.
 pub struct Measures {
     operations: [Counters; NAMES.len()],
     files: Arc<FileTimes>,
@@ -53,7 +53,7 @@ impl Default for Measures {
 }
 
 impl Measures {
-    /// The operations that there were; those that took the most time come first.
+    /// The operations that occurred; those that took the most time come first.
     pub fn operations(&self) -> Vec<Operation> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let operation = |(name, of): (&&'static str, &Counters)| Operation {

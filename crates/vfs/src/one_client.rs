@@ -46,7 +46,7 @@ impl OneClient {
         OneClient { below, held: RwLock::default(), slots: None }
     }
 
-    /// The same for one of many, which has no more open than `all` leave it.
+    /// The same for one of several clients: it may have only as many files open as `all` allows.
     pub fn among(below: Arc<dyn FileSystem>, all: &Arc<Slots>) -> OneClient {
         OneClient { below, held: RwLock::default(), slots: Some(ClientSlots::new(all)) }
     }

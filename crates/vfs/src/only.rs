@@ -1,11 +1,11 @@
 //! An adapter that shows some paths of the file system below, and hides all others.
 //!
-//! A hidden name is `ENOENT`, as if nothing were there, and in no listing. Nothing can be changed through it (`EROFS`): an
-//! [`Overlay`](crate::Overlay) takes the writes of whoever works in such a view. It remembers which hidden names were looked
-//! for although something is there.
+//! A hidden name is `ENOENT`, as if nothing were there, and appears in no listing. The view is read-only (`EROFS`); to
+//! work in it, put an [`Overlay`](crate::Overlay) over it. The adapter remembers the hidden names that a client looked
+//! up although something is there.
 //!
-//! Nodes are those of the file system below. For each directory that a client knows, the adapter has its place in the set of
-//! paths ([`Shown`]). A directory has one path only.
+//! Nodes are those of the file system below. For each directory that a client knows, the adapter stores its place in
+//! the set of paths ([`Shown`]). One place is enough, because a directory has only one path.
 
 mod shown;
 #[cfg(test)]
@@ -50,7 +50,7 @@ fn is_directory(attributes: &Attributes) -> bool {
 }
 
 impl Only {
-    /// Shows of `below` what is in `shown`.
+    /// Shows those paths of `below` that are in `shown`.
     pub fn of(below: Arc<dyn FileSystem>, shown: Shown) -> Only {
         Only { below, shown, places: Mutex::default(), missed: Mutex::default() }
     }
@@ -69,7 +69,7 @@ impl Only {
         hold(&self.places).get(&directory).and_then(|known| known.spot)
     }
 
-    /// Counts a look-up that the client gets, of what is at this place.
+    /// Counts a look-up that the client gets of the node at this place.
     fn learned(&self, entry: Entry, spot: Option<Spot>) -> Entry {
         if is_directory(&entry.attributes) && entry.node != NodeId::ROOT {
             let mut places = hold(&self.places);
@@ -94,7 +94,7 @@ impl Only {
 }
 
 impl FileSystem for Only {
-    // Reads of what a client has found.
+    // Methods that only read, or use what a client has found.
     passes_on! {
         below: absence_valid, read_link, read, flush, fsync, sync, seek, release, open_directory, release_directory, get_xattr,
         list_xattrs, test_lock, set_lock, statistics, host_file, interrupted

@@ -1,4 +1,4 @@
-//! The paths of nodes.
+//! [`Paths`]: follows the names of the nodes that a client knows, and builds the nodes' paths.
 
 use std::collections::HashMap;
 
@@ -16,9 +16,10 @@ struct Known {
     lookups: u64,
     /// The number of nodes placed in it.
     children: u32,
-    /// Whether it still has its place.
+    /// Whether it still has the name of its place.
     is_named: bool,
-    /// Its place, or its last one. `None`: it never had a name; then this is its directory.
+    /// Its current or last place; for a node created without a name, its directory and an empty name. `None` if it was
+    /// never found by name.
     place: Option<Place>,
 }
 
@@ -203,7 +204,7 @@ impl Paths {
                     }
                     at = *parent;
                 }
-                // It was never looked up by name.
+                // A node that was never found by name, or too deep.
                 _ => {
                     is_named = false;
                     names.push(b"?");

@@ -1,8 +1,8 @@
 //! Limits how many descriptors of the server's process each client uses, so that no client keeps the others from opening files.
 //!
-//! [`Slots`] are for clients of one file system: each open file takes one. Any client may use most of them; the rest is reserved in
-//! equal shares for the possible clients. [`DescriptorShares`] are for clients that have a file system each, which keeps descriptors of
-//! its own: a client gets its share when it comes.
+//! [`Slots`] are for clients of one file system: each open file takes one. Any client may use most of them; the rest is
+//! reserved in equal shares for the possible clients. [`DescriptorShares`] are for clients that have a file system
+//! each, whose descriptors are its own: a client gets its share when it connects.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

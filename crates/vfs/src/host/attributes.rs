@@ -64,8 +64,9 @@ impl HostDirectory {
         Ok(stat)
     }
 
-    /// Without a question to its server, FUSE has no creation times. Where one file was seen so, none of its file system has one: it would
-    /// be another file later.
+    /// FUSE reports no creation time unless its server is asked. If one file of a file system was seen without one,
+    /// leaves it out for all of that file system: otherwise the file would get another identity once its server is
+    /// asked.
     fn leave_out_birth(&self, stat: &mut Statx, at_rest: bool) {
         let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
         if !(at_rest && !has_birth || has_birth && self.has_birthless.load(Ordering::Relaxed)) {

@@ -63,8 +63,9 @@ use table::{Found, Table};
 pub enum Changes {
     /// Only the client: everything is cached for a day.
     Guest,
-    /// Anybody: names and attributes have a TTL of one second. Cached content and listings stay at an open if nothing can have
-    /// changed them since the one before ([`unchanged`]), a listing also only where it saves requests.
+    /// Anybody: names and attributes have a TTL of one second. At an open, a client keeps cached content and listings
+    /// if nothing can have changed them since the open before ([`unchanged`]), and a listing only where that saves
+    /// requests.
     #[default]
     Host,
     /// Nobody: everything is cached for good, files need no open, and changes are refused.
@@ -175,14 +176,14 @@ pub struct HostDirectory {
     ahead: ahead::Ahead,
     locks: locks::Locks,
     devices: RwLock<Vec<u64>>,
-    /// See [`unchanged`]: the age from which a change cannot be followed by one that looks the same.
+    /// The age at which a last change is settled: a later change always shows in the times (see [`unchanged`]).
     settled: Duration,
     /// When the server started.
     started: Instant,
     /// Whether a client lists directories with their entries' attributes.
     lists_attributes: AtomicBool,
     stamps: RandomState,
-    /// Where it is one client's of several.
+    /// The descriptors of this client, if the server has several.
     share: Option<DescriptorShare>,
 }
 
@@ -195,8 +196,9 @@ impl HostDirectory {
         HostDirectory::of(root, options).map_err(failed)
     }
 
-    /// Whether attributes are shown as this machine's kernel has them cached, without a question to the server of a network file system or of FUSE: one
-    /// that does not answer would be waited for. A look-up of such a file system's root needs no more.
+    /// Sets whether to show attributes as this machine's kernel has them cached, without contacting the server of a
+    /// network file system or of FUSE: a server that does not answer would block the request. A look-up of such a file
+    /// system's root needs no more than the cached attributes.
     pub fn leave_servers_alone(&self, alone: bool) {
         self.mounts_at_rest.store(alone, Ordering::Relaxed);
     }
@@ -241,7 +243,7 @@ impl HostDirectory {
         })
     }
 
-    /// Gives `share`, whose descriptors it was made for ([`HostOptions::descriptors`]), back when it is dropped.
+    /// Holds `share`, the descriptors that it was made for ([`HostOptions::descriptors`]), until it is dropped.
     pub fn holding(mut self, share: DescriptorShare) -> HostDirectory {
         self.share = Some(share);
         self

@@ -138,19 +138,19 @@ impl Node {
         self.told.get()
     }
 
-    /// Records that it was opened with this number for its content; returns whether that is the one of the open before.
+    /// Records an open at which the content had this number. Returns whether the open before had the same one.
     pub fn is_again(&self, content: u64) -> bool {
         let before = self.content.swap(content, Ordering::Relaxed);
         content != 0 && before == content
     }
 
-    /// Records that a client looked up a name in it, so long after the server started.
+    /// Records that a client looked up a name in it, at this time since the server started.
     pub fn ask(&self, since_start: Duration) {
         let tenths = u32::try_from(since_start.as_millis() / 100).unwrap_or(u32::MAX - 1);
         self.asked.store(tenths + 1, Ordering::Relaxed);
     }
 
-    /// When that was last, after the start.
+    /// The time of the last such look-up, since the server started.
     pub fn last_asked(&self) -> Option<Duration> {
         let tenths = self.asked.load(Ordering::Relaxed);
         tenths.checked_sub(1).map(|tenths| Duration::from_millis(u64::from(tenths) * 100))

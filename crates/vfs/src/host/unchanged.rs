@@ -1,13 +1,15 @@
 //! Decides at each open whether a client may keep what it has cached of a file or directory that anybody may change.
 //!
-//! A client's kernel drops cached content at an open unless the server lets it stay. It may stay if size, mtime and ctime are those of
-//! the open before, and if no change can have left them as they were:
+//! A client's kernel drops cached content at an open unless the server lets it stay. It may stay if size, mtime and
+//! ctime are the same as at the open before, and if no change in between can have left them the same:
 //!
-//! - The last change must be older than [`SETTLED`]. Changes within one tick of the file system's clock have one time. And a shared
-//!   memory mapping sets the times at its first write to a page only; later writes to that page show when the kernel has written it back.
+//! - The last change must be older than [`SETTLED`]. Changes within one tick of the file system's clock get the same
+//!   time. And a shared memory mapping sets the times only at its first write to a page; later writes to that page set
+//!   them again only after the kernel has written the page back.
 //! - The file system must be one whose files this kernel alone changes, and which notices writes through mappings.
 //!
-//! This supposes one client, or clients that cache nothing (9P): the open before may have been another client's.
+//! This assumes one client, or clients that cache nothing (9P). With several, the open before may have been another
+//! client's.
 
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
@@ -61,7 +63,7 @@ impl HostDirectory {
         if knows_entries { caching } else { Caching::Fresh }
     }
 
-    /// A number for the content, by its attributes; `None` if they do not tell enough.
+    /// A number that identifies the content, from size and times; `None` if these do not tell whether it has changed.
     fn stamp(&self, file: BorrowedFd<'_>) -> Option<u64> {
         let stat = attributes::stat(file, b"", AtFlags::empty()).ok()?;
         let changed = last_change(&stat);

@@ -1,4 +1,4 @@
-//! Which files took the most time, by their paths.
+//! [`TimedFiles`]: an adapter that adds up the time of the requests to each file, and knows the files' paths.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ use crate::{
 /// The most files that are remembered after every client has forgotten them. Beyond it, the half that took the least time is dropped.
 const REMEMBERED: usize = 1 << 13;
 
-/// Bytes of a path that are remembered: the end of one that is longer.
+/// The most bytes of a path that are remembered; of a longer path, the end.
 const LONGEST_PATH: usize = 4096;
 
 /// What the requests to one file took: to open, read, write, copy, allocate, flush and close it, and to bring it to the disk.
@@ -30,7 +30,7 @@ pub struct FileTime {
     pub requests: u64,
     /// Bytes that were read, written or copied into it.
     pub bytes: u64,
-    /// The time in the file system, of all of them.
+    /// The total time of these requests in the file system.
     pub time: Duration,
 }
 
@@ -78,7 +78,7 @@ impl FileTimes {
         let mut all = hold(&self.forgotten).clone();
         for known in hold(&self.known).iter().filter_map(Weak::upgrade) {
             let known = hold(&known);
-            // Paths are made of as many as can be among the slowest.
+            // Builds the paths of those nodes only that can be among the slowest.
             let mut nodes: Vec<_> = known.spent.iter().map(|(node, spent)| (spent.time, *node)).collect();
             nodes.sort_unstable();
             for (_, node) in nodes.iter().rev().take(count) {
@@ -134,7 +134,7 @@ impl TimedFiles {
         let time = began.elapsed();
         let bytes = outcome.as_ref().map_or(0, bytes);
         let mut known = hold(&self.known);
-        // A client may name any number.
+        // A client may send any node number.
         if known.paths.knows(node) {
             known.spent.entry(node).or_default().add(Spent { requests: 1, bytes, time });
         }
@@ -158,7 +158,7 @@ impl TimedFiles {
         outcome
     }
 
-    /// Remembers by their paths what was spent on all nodes, which no client knows any more.
+    /// Every client has forgotten every node: stores what was spent on them by path.
     fn forget_all(&self) {
         let known = std::mem::take(&mut *hold(&self.known));
         known.spent.iter().for_each(|(node, spent)| self.times.add_forgotten(known.path(*node), *spent));

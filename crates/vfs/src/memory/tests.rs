@@ -1,4 +1,4 @@
-//! The layer by itself.
+//! The file system in memory by itself, without a kernel in between.
 
 use super::*;
 use crate::Overlay;
@@ -167,7 +167,7 @@ fn a_full_memory_is_a_full_disk() {
     assert!(scene.0.statistics(&ME, a).unwrap().free_blocks > 0);
 }
 
-/// A list that grants named user 7 all, with this mask.
+/// An ACL that grants the named user 7 everything, with this mask.
 fn list(user: u8, mask: u8, other: u8) -> Vec<u8> {
     let entry = |tag: u8, permissions: u8, id: u8| [tag, 0, permissions, 0, id, 0, 0, 0];
     let entries = [entry(1, user, 0), entry(2, 7, 7), entry(4, 5, 0), entry(0x10, mask, 0), entry(0x20, other, 0)];
@@ -186,7 +186,7 @@ fn permissions_and_lists_agree_and_are_inherited() {
     scene.0.set_attributes(&ME, d, None, &chmod).unwrap();
     assert_eq!(scene.0.get_xattr(&ME, d, ACCESS_ACL).unwrap(), list(7, 5, 0));
     set(d, DEFAULT_ACL, &list(7, 7, 0)).unwrap();
-    // Its umask does not count there.
+    // The caller's umask does not count there.
     let new = NewNode { umask: 0o077, ..FILE };
     let a = scene.0.create(&Context { gid: 9, ..ME }, d, b"a", &new, WRITE).unwrap().0;
     assert_eq!((mode(a.node), a.attributes.gid), (0o640, scene.0.attributes(&ME, d, None).unwrap().gid));

@@ -54,7 +54,7 @@ fn a_client_that_opens_all_it_can_leaves_others_some() {
     };
     let taken = open_all(&greedy);
     assert_eq!((taken.len(), open_all(&other).len()), (62, 2));
-    // What fails takes no slot.
+    // A failed open takes no slot.
     assert_eq!(other.open(&ME, NodeId(12345), READ).unwrap_err(), Errno::STALE);
     for (node, handle) in &taken[..10] {
         greedy.release(*node, *handle, None);
@@ -93,7 +93,7 @@ fn a_client_that_goes_takes_nothing_from_others() {
     assert_eq!(read(&other, unnamed.0.node, unnamed.1.handle).as_deref(), Ok(""));
     assert!(other.attributes(&ME, directory, None).is_ok());
     assert_eq!(look_up(&other, "made"), made.0.node);
-    // Of the one that went nothing is left.
+    // Nothing is left of the client that disconnected.
     assert_eq!(read(&*shared, of_one.0, of_one.1), Err(Errno::BADF));
     assert_eq!(shared.attributes(&ME, only_one, None), Err(Errno::STALE));
     // Nor of one whose connection is dropped.

@@ -18,7 +18,7 @@ pub(super) const ROOT: Spot = 0;
 /// Whether a path is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody said.
+    /// Neither shown nor hidden so far.
     #[default]
     Unnamed,
     Shown,
@@ -36,7 +36,7 @@ struct Place {
     was: Option<(u64, Timestamp)>,
 }
 
-/// What an [`Only`](super::Only) shows. Paths count from the root; slashes at the beginning and end do not matter.
+/// What an [`Only`](super::Only) shows. Paths are relative to the root; slashes at the beginning and end do not matter.
 #[derive(Clone, Debug)]
 pub struct Shown {
     places: Vec<Place>,
@@ -49,7 +49,7 @@ impl Shown {
         Shown { places: vec![Place { state: State::Shown, ..Place::default() }], shows_others: false }
     }
 
-    /// Shows every path too that was not named.
+    /// Also shows every path that was not named.
     pub fn and_all_others(self) -> Shown {
         Shown { shows_others: true, ..self }
     }
@@ -63,7 +63,7 @@ impl Shown {
         }
     }
 
-    /// Hides a path, and what is beneath it. It is then known to be absent, and is not [missed](super::Only::missed).
+    /// Hides a path and everything beneath it. Such a path counts as absent, and is not [missed](super::Only::missed).
     pub fn hide(&mut self, path: &[u8]) {
         let spot = self.spot(path);
         if spot != ROOT {
@@ -71,15 +71,15 @@ impl Shown {
         }
     }
 
-    /// Shows a directory that was as `identity` says: later changes of its names changed its length and time.
+    /// Shows a directory with the length and mtime of `identity`, because later changes of its names have changed both.
     pub fn show_directory(&mut self, path: &[u8], identity: &Identity) {
         self.show(path);
         let spot = self.spot(path);
         self.places[spot as usize].was = Some((identity.size, identity.mtime));
     }
 
-    /// Lists these names of a directory, besides those that are shown, and no others. A name that is [hidden](Shown::hide) is not
-    /// listed.
+    /// Makes the listing of a directory contain these names, besides those that are shown, and no others. A name that
+    /// is [hidden](Shown::hide) is not listed.
     pub fn list<'n>(&mut self, path: &[u8], names: impl Iterator<Item = &'n [u8]>) {
         let spot = self.spot(path);
         self.places[spot as usize].names.get_or_insert_default().extend(names.map(Name::from));

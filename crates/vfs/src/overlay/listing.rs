@@ -93,7 +93,7 @@ impl Overlay {
             }
             entry.iter().for_each(|entry| self.told_entry(entry));
         }
-        // An empty answer is what a client takes for the end.
+        // A client takes an empty answer for the end.
         if self.opens_directories && from == names.len() {
             hold(&self.table).listed(node);
         }

@@ -233,7 +233,7 @@ fn is_own(name: &[u8]) -> bool {
     OWN_XATTRS.iter().any(|own| name.starts_with(own))
 }
 
-/// Whether this is how a name that is gone is kept.
+/// Whether this is a whiteout, which stands for a removed name.
 fn is_whiteout(attributes: &Attributes) -> bool {
     attributes.mode & libc::S_IFMT == libc::S_IFCHR && attributes.device == 0
 }

@@ -442,7 +442,7 @@ fn files_are_used_without_being_opened() {
         assert_eq!(scene.read_handle(a, no_handle), "upper a");
         assert_eq!(fs::read_to_string(scene.directory.path().join("lower/a")).unwrap(), "lower a");
         assert_eq!(overlay.fsync(&ME, a, no_handle, false), Ok(()));
-        // Of what is not written nothing is above.
+        // A file that is not written has nothing in the upper layer.
         assert_eq!(overlay.fsync(&ME, c, no_handle, false), Ok(()));
         assert_eq!(overlay.seek(&ME, c, no_handle, 0, libc::SEEK_HOLE as u32), Ok(7));
         assert_eq!(overlay.copy_range(&ME, (c, no_handle, 0), (a, no_handle, 0), 5), Err(Errno::XDEV));
@@ -523,7 +523,7 @@ fn a_removed_file_that_is_brought_up_is_gone_when_nobody_knows_it() {
 fn only_so_many_files_are_open() {
     let Scene { directory, overlay } = Scene::new();
     drop(overlay);
-    // Below, nothing needs to be opened, so that nothing there ends it.
+    // Files of the lower layer need no open, so its own limit is never reached.
     let lower = HostOptions { changes: crate::Changes::None, ..HostOptions::default() };
     let lower = HostDirectory::new(&directory.path().join("lower"), lower).unwrap();
     let overlay = Overlay::new(Arc::new(lower), Arc::new(crate::MemoryFiles::new(1 << 20)), true).unwrap();
@@ -545,7 +545,7 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     let scene = Scene { overlay: scene.overlay.opening_directories(), ..scene };
     let d = scene.node("d");
     let open = || scene.overlay.open_directory(&ME, d).map(|opened| opened.caching);
-    // Without opening it, as a client that has opened it before.
+    // Lists without opening, as a client does that has opened the directory before.
     let told = || {
         let (mut told, mut next) = (Vec::new(), 0);
         loop {
@@ -565,7 +565,7 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     assert_eq!(open(), Ok(Caching::Fresh));
     assert_eq!(told(), [("b".to_owned(), 7), ("x".to_owned(), 5), ("y".to_owned(), 5)]);
     assert_eq!((open(), told().len()), (Ok(Caching::Keep), 0));
-    // What is brought up is told as it is there.
+    // After a copy-up, listings report the attributes of the copy.
     for name in ["b", "x", "y", "z"] {
         let node = scene.node(&format!("d/{name}"));
         let handle = scene.overlay.open(&ME, node, WRITE).unwrap().handle;
@@ -573,7 +573,7 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     }
     assert_eq!(open(), Ok(Caching::Fresh));
     assert_eq!(told().iter().map(|(_, size)| *size).collect::<Vec<_>>(), [11; 4]);
-    // Each layer by itself has nobody who opens it.
+    // Without `opening_directories`, directories need no open.
     assert!(matches!(scene.again().overlay.open_directory(&ME, NodeId::ROOT), Err(Errno::NOSYS)));
 }
 
@@ -583,7 +583,7 @@ fn a_file_that_was_brought_up_gets_further_names() {
     let made = scene.overlay.make_directory(&ME, NodeId::ROOT, b"made", &DIRECTORY).unwrap().node;
     let b = scene.node("d/b");
     let set = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
-    // A kernel gives no further name to what it was told has none.
+    // A kernel refuses to link a file that it was told has no names.
     assert_eq!(scene.overlay.set_attributes(&ME, b, None, &set).unwrap().links, 1);
     let linked = scene.overlay.link(&ME, b, made, b"hard").unwrap();
     assert_eq!((linked.node, linked.attributes.links), (b, 2));

@@ -1,9 +1,9 @@
 //! An adapter that shows other owners than the file system below has.
 //!
-//! IDs in answers are mapped to what clients see: in attributes, and in named users and groups of ACLs. IDs in
-//! requests are mapped back: of callers, of changes of owner, and in ACLs. An ID to which nothing maps is refused
-//! with `EOVERFLOW`, as in Linux's idmapped mounts. Only if all owners are shown as one (`squash`, `UID:GID`),
-//! anybody may create files, which then belong to that one.
+//! IDs in answers are mapped to what clients see: in attributes, and in named users and groups of ACLs. IDs in requests
+//! are mapped back: of callers, of changes of owner, and in ACLs. An ID to which nothing maps is refused with
+//! `EOVERFLOW`, as in Linux's idmapped mounts. Only if all owners are shown as one (`squash`, `UID:GID`) may anybody
+//! create files, which then belong to that one.
 
 mod ids;
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub struct Done {
     pub identity: Option<Identity>,
     pub error: Option<Errno>,
     pub process: u32,
-    /// It is not recorded: only what it tells of nodes and names counts.
+    /// It is not written to the record; it only updates the writer's nodes and names.
     pub is_silent: bool,
     /// The node that the client got, which counts as a look-up.
     pub node: Option<NodeId>,

@@ -1,4 +1,4 @@
-//! Turns queued messages into accesses with paths.
+//! [`Recording`]: takes messages from the queue, turns node numbers into paths, and gives the accesses to a sink.
 
 use std::io;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ impl Recording {
         }
     }
 
-    /// Gives the sink every access, also those that it got before. For a sink that adds accesses up: a file that is made a
-    /// second time is there again.
+    /// Gives the sink every access, even one that it got before. For a sink that adds accesses up: to it, a file that
+    /// is made again exists again.
     pub fn with_repeats(self) -> Recording {
         Recording { repeats: true, ..self }
     }

@@ -207,7 +207,7 @@ fn what_fails_is_told() {
     ];
     let mut expected: Vec<_> =
         std::iter::zip(lines, failed).map(|(line, failed)| format!("{line} {:?}", failed.unwrap_err())).collect();
-    // An opening to read and to write is both.
+    // An open for reading and writing counts as both.
     let opening = expected.iter().position(|line| line.starts_with("open-read")).unwrap();
     expected.insert(opening + 1, expected[opening].replace("open-read", "open-write"));
     assert_eq!(told.take(), expected);
@@ -226,7 +226,7 @@ fn paths_are_right_after_names_have_changed() {
     asked(a.node);
     layer.link(&ME, a.node, e, b"b").unwrap();
     asked(a.node);
-    // The name is another file's now; this one has the other name left.
+    // The name now belongs to another file; this file keeps its other name.
     layer.make_symlink(&ME, NodeId::ROOT, b"new", b"x").unwrap();
     layer.rename(&ME, NodeId::ROOT, b"new", e, b"b", 0).unwrap();
     asked(a.node);
@@ -276,7 +276,7 @@ fn what_is_given_back_is_known_no_more() {
     }
     told.take();
     assert!(told.writer.paths.is_empty());
-    // Of what a list names nobody has looked for anything.
+    // A listing is no look-up of the names in it.
     let listed = Listing::of(&layer, &ME, (NodeId::ROOT, HandleId::default()), 0, (100, true)).unwrap().entries;
     assert!(listed.len() == 4 && listed.iter().all(|(_, entry)| entry.is_none()));
     assert_eq!((told.take(), told.writer.paths.len()), (vec!["list ".to_owned()], 0));
@@ -355,7 +355,7 @@ fn names_that_the_client_got_are_told() {
             layer.make_directory(&ME, d, name, &DIRECTORY).unwrap();
         }
         let list = |from, room| Listing::of(&layer, &ME, (d, HandleId::default()), from, (room, false)).unwrap();
-        // `.` and `..` come first. What has no room was not told to the client.
+        // `.` and `..` come first. A name for which there is no room was not told to the client.
         let next = list(0, 3).next;
         list(next, 9);
         layer.remove_directory(&ME, d, b"a").unwrap();
@@ -422,7 +422,7 @@ fn nothing_is_lost_if_who_writes_is_slower_than_who_asks() {
                 })
             })
             .collect();
-        // Nobody takes anything yet: they come to a stand.
+        // Nobody takes messages yet, so the requests stop when the queue is full.
         let mut before = u64::MAX;
         while before != asked.load(Ordering::Relaxed) || before == 0 {
             before = asked.load(Ordering::Relaxed);
@@ -443,7 +443,7 @@ fn who_cannot_be_written_down_does_nothing() {
     let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread, _| thread);
     let failed = AtomicBool::new(false);
     thread::scope(|scope| {
-        // They wait until the writer has failed, and are not kept waiting.
+        // The requests go on until the writer has failed; then they are not blocked.
         let asker = scope.spawn(|| {
             while !matches!(layer.lookup(&ME, NodeId::ROOT, b"x"), Err(Errno::IO)) {}
             failed.load(Ordering::Relaxed)

@@ -26,7 +26,8 @@ struct Open {
 }
 
 impl Drop for Open {
-    /// Ends its locks. A child that another thread has just made has the open file, too, until its execve(2): closing it would leave the locks to that child.
+    /// Ends its locks explicitly. Closing the file is not enough: a child that another thread has just made also has it
+    /// open until its execve(2), and the locks would stay as long.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
         let none = Lock { kind: LockKind::None, start: 0, end: u64::MAX, pid: 0, whole_file: false };

@@ -31,7 +31,7 @@ fn scene() -> (Scene, Vec<NodeId>) {
     (scene, nodes)
 }
 
-/// Names and sizes that reading the root with attributes tells.
+/// The names and sizes in a listing of the root with attributes.
 fn told(scene: &Scene) -> Vec<(String, u64)> {
     let listed = read_root(scene);
     let mut told: Vec<_> =
@@ -40,7 +40,7 @@ fn told(scene: &Scene) -> Vec<(String, u64)> {
     told
 }
 
-/// As a client that has opened the root before.
+/// Lists the root, as a client does that has opened it before.
 fn read_root(scene: &Scene) -> Vec<(String, Option<Entry>)> {
     let (mut all, mut next) = (Vec::new(), 0);
     loop {
@@ -64,7 +64,7 @@ fn a_directory_of_which_files_were_read_is_read_again_once_with_their_attributes
     for node in &nodes[..2] {
         assert_eq!(scene.read(*node, NONE, 0, 9).unwrap(), b"content");
     }
-    // It would take as many requests.
+    // Another listing would take as many requests as it saves.
     assert_eq!(open(&scene), Ok(Caching::Keep));
     for node in &nodes[..3] {
         assert_eq!(scene.read(*node, NONE, 0, 9).unwrap(), b"content");

@@ -1,4 +1,4 @@
-//! Looking ahead of a client that walks through the tree.
+//! Prefetching for a client that walks the tree.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -8,7 +8,7 @@ use std::thread;
 use super::super::ahead::{Ahead, Bounds};
 use super::*;
 
-/// Looks at what is at hand too, as all is in a test.
+/// Visits directories even if everything is cached, as it always is in a test.
 const BOUNDS: Bounds =
     Bounds { directories: 4, entries: 10, walks: 3, at_hand: 0, again: Duration::from_secs(24 * 60 * 60) };
 
@@ -35,7 +35,7 @@ impl Scene {
     }
 }
 
-/// From the offered directory to another one in the same directory.
+/// The path of another directory, relative to the offered one beside it.
 fn beside(other: &Path) -> PathBuf {
     Path::new("..").join(other.file_name().unwrap())
 }
@@ -49,10 +49,11 @@ fn a_few_of_the_directories_that_come_next_are_looked_at() {
     assert!(scene.looked_at().is_empty());
     scene.walk(NodeId::ROOT);
     let first = scene.looked_at();
-    // The host may list `.` after the first of them, which is worth another one where that has been looked at by then.
+    // The host may list `.` after the first directory. That is worth another visit if the first one has been visited by
+    // then.
     assert!((4..=5).contains(&first.len()), "{first:?}");
     assert!(first.iter().all(|inode| all.contains(inode)), "{first:?} of {all:?}");
-    // For each that is listed another one, until all have been listed or looked at, once.
+    // Each listed directory allows one more visit, until all have been listed or visited, each once.
     for number in 0..20 {
         scene.walk(scene.node(&format!("d{number}")));
     }
@@ -100,7 +101,7 @@ fn the_thread_ends_with_the_layer() {
 #[test]
 fn a_client_that_is_gone_leaves_no_descriptor() {
     let scene = scene();
-    // More than are looked at ahead of two directories that are listed.
+    // More than two listed directories let the thread visit.
     for directory in 0..20 {
         scene.directory(&format!("{directory}"), 0);
     }

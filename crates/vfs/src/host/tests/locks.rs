@@ -1,4 +1,4 @@
-//! Locks are those of the host: their owners, their ends, and who meets them.
+//! Locks are taken on the host: who owns them, when they end, and what they conflict with.
 
 use super::*;
 use crate::LockKind;
@@ -12,7 +12,7 @@ fn locks_are_the_owners_and_reach_the_host() {
     let range = |kind, start, end| Lock { kind, start, end, pid: 1, whole_file: false };
     let set = |handle, owner, lock: Lock| scene.layer.set_lock(&ME, a, handle, LockOwner(owner), &lock, false);
     set(first, 1, range(LockKind::Exclusive, 0, 9)).unwrap();
-    // The same owner by another handle, another one at another place, and at the same.
+    // The same owner by another handle; another owner elsewhere, and in the same place.
     set(second, 1, range(LockKind::Exclusive, 5, 14)).unwrap();
     set(second, 2, range(LockKind::Shared, 20, u64::MAX)).unwrap();
     assert_eq!(set(second, 2, range(LockKind::Shared, 9, 9)), Err(Errno::AGAIN));
@@ -48,7 +48,7 @@ fn locks_end_at_the_latest_with_the_file_they_were_taken_by() {
     let (first, second) = (scene.open(a, WRITE), scene.open(a, WRITE));
     let lock = Lock { kind: LockKind::Exclusive, start: 3, end: 5, pid: 1, whole_file: false };
     let set = |handle, owner| scene.layer.set_lock(&ME, a, handle, LockOwner(owner), &lock, false);
-    // That of an open file, of whose end nobody tells.
+    // The lock of an open file: nobody reports the end of its owner.
     set(first, 7).unwrap();
     assert_eq!(set(second, 8), Err(Errno::AGAIN));
     scene.layer.release(a, first, None);

@@ -86,7 +86,7 @@ fn a_mount_point_is_an_empty_directory_that_nobody_changes() {
             assert_eq!(layer.fsync(&ME, node, HandleId::default(), false), Ok(()));
         }
         assert_eq!(scene.attributes(scene.node("other")).unwrap().mode & 0o7777, 0o711);
-        // Nothing keeps it mounted. What was covered is then there.
+        // Nothing keeps them mounted. Afterwards the covered directories show.
         other.end();
         bind.end();
         assert_eq!(names(scene.node("bind")), [".", ".."]);
@@ -124,7 +124,7 @@ fn nobody_looks_ahead_into_a_mount() {
         let bounds = Bounds { at_hand: 0, ..Bounds::default() };
         scene.layer.ahead = Ahead::new(bounds, scene.layer.stat_flags);
         scene.list(NodeId::ROOT, usize::MAX, true);
-        // The directory that is mounted once more is the only one of its own.
+        // `source` is the only subdirectory that is no mount point.
         let source = fs::metadata(scene.path().join("source")).unwrap().ino();
         assert_eq!(scene.layer.ahead.looked_at(), [(source, 3)]);
         scene.layer.disconnected();

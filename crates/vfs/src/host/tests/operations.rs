@@ -1,4 +1,4 @@
-//! Each operation does what the host's own does.
+//! Each operation has the same effect as on the host itself.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 
@@ -47,7 +47,7 @@ fn directories_are_made_listed_and_removed() {
             assert_eq!(names, expected);
         }
         for (name, node) in scene.list(made.node, 100, true) {
-            // A client that alone changes them knows all by now.
+            // A client that is the only one to change them has them cached already.
             let is_told = !name.starts_with('.') && changes == Changes::Host;
             assert_eq!(node.is_some(), is_told);
             if let Some(node) = node {

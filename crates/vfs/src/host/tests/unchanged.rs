@@ -1,4 +1,4 @@
-//! What a client may keep of what it has cached, when it opens something that anybody may change.
+//! What a client may keep cached when it opens a file or directory that anybody may change.
 
 use std::time::Duration;
 

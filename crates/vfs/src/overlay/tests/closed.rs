@@ -11,7 +11,7 @@ use super::watched::Watched;
 use super::*;
 use crate::SetTime;
 
-/// Has a thread do it that is an ordinary user, with a directory of its own.
+/// Runs `act` in a thread of an ordinary user, with a directory of its own.
 pub fn as_user(act: impl FnOnce(&Path) + Send) {
     let directory = super::faults::fast_directory();
     let is_root = rustix::process::geteuid().is_root();
@@ -88,10 +88,10 @@ fn files_in_closed_directories_are_changed() {
         scene.directories_are_closed();
         let mtime = |scene: &Scene, path: &str| scene.overlay.attributes(&ME, scene.node(path), None).unwrap().mtime;
         let times = ["", "d", "d/e"].map(|path| mtime(&scene, path));
-        // Of a directory that is brought up for it, in one that is.
+        // In a directory that is copied up for it, into one that is copied up too.
         scene.chmod("d/e/c", 0o644).unwrap();
         scene.directories_are_closed();
-        // Of one that is above already.
+        // In a directory that is in the upper layer already.
         let b = scene.node("d/b");
         let handle = scene.overlay.open(&ME, b, WRITE).unwrap().handle;
         scene.write(b, handle, "upper");

@@ -51,7 +51,7 @@ fn chmod(scene: &Scene, path: &str, mode: u32) -> Result<Attributes, Errno> {
 fn a_copy_gives_nobody_more_rights_than_its_original() {
     let Scene { directory, .. } = Scene::new();
     let lower = directory.path().join("lower");
-    // Where writes are kept, whatever is made belongs to user 5 too.
+    // A default ACL of the upper layer's directory, which new files there inherit, grants rights to user 5.
     set(&directory.path().join("over"), DEFAULT_ACL, &list(7));
     fs::remove_dir_all(directory.path().join("over/upper")).unwrap();
     fs::remove_dir_all(directory.path().join("over/work")).unwrap();
@@ -117,7 +117,7 @@ fn a_copy_is_durable_before_it_hides_its_original() {
     hold(&calls).clear();
     assert_eq!(scene.overlay.fsync(&ME, a, reading, false), Ok(()));
     assert!(hold(&calls).contains(&"fsync"), "{:?}", hold(&calls));
-    // What is cut off is not waited for, nor is anything that is thrown away.
+    // A truncation waits for no sync, and neither does a temporary upper layer.
     hold(&calls).clear();
     let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
     scene.overlay.set_attributes(&ME, scene.node("d/b"), None, &cut).unwrap();
@@ -126,7 +126,7 @@ fn a_copy_is_durable_before_it_hides_its_original() {
     assert!(!hold(&calls).contains(&"fsync"), "{:?}", hold(&calls));
 }
 
-/// Holds up the reading of content until it is let go on.
+/// Holds up reads of content until it is opened.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
@@ -283,7 +283,7 @@ fn who_is_interrupted_again_and_again_gets_his_copy() {
     let attempts = (0..).find(|_| scene.overlay.open(&context, a, WRITE) != Err(Errno::INTR)).unwrap();
     assert_eq!((attempts, &**hold(&read)), (2, &[0, 1 << 20, 2 << 20][..]));
     assert_eq!(fs::read(scene.upper("a")).unwrap(), vec![b'a'; 3 << 20]);
-    // What nobody goes on with is given back.
+    // A partial copy that nobody continues is dropped.
     let (scene, gate, _) = gated(3 << 20);
     gate.open();
     let a = scene.node("a");
@@ -422,13 +422,13 @@ fn a_copy_leaves_the_directories_above_it_as_they_were() {
     assert_eq!(seen(&scene), before, "a symbolic link's time");
     let scene = scene.again();
     assert_eq!(seen(&scene), before, "for the next server");
-    // What does change a directory is seen, and stays so when a file in it is copied afterwards.
+    // A real change of a directory shows, and stays after a later copy-up of a file in it.
     scene.create("", "new", "new");
     let changed = seen(&scene);
     assert_ne!(changed[0].4, before[0].4);
     chmod(&scene, "a", 0o600).unwrap();
     assert_eq!(seen(&scene), changed);
-    // The directories alone: the first one's copy comes to lie in a directory that is above already.
+    // Only directories are copied up: the copy of the inner one lies in one that is in the upper layer already.
     let scene = Scene::new();
     let (node, d) = (scene.node("d/e"), scene.node("d"));
     let before = [scene.node(""), d].map(|node| scene.overlay.attributes(&ME, node, None).unwrap().mtime);

@@ -1,4 +1,5 @@
-//! Whatever fails in the upper layer, and whenever the server is killed: what is seen is as before a change or as after it.
+//! Whatever call of the upper layer fails, and whenever the server is killed, clients see the state before a change or
+//! the state after it.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +62,7 @@ fn default_list() -> Vec<u8> {
     list
 }
 
-/// In memory, where that will do: nothing here is about the disk, and there are thousands of them.
+/// A directory in memory if possible: there are thousands of them, and no test here needs a disk.
 pub fn fast_directory() -> TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm").ok().filter(|directory| {
         rustix::fs::setxattr(directory.path(), "user.x", b"x", rustix::fs::XattrFlags::empty()).is_ok()
@@ -72,7 +73,7 @@ pub fn fast_directory() -> TempDir {
 /// Every state that a name can be in, in both layers; not even their owner may write to the `closed` directories.
 fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Scene {
     let path = directory.path();
-    // A thread of the server has one of its own by then.
+    // A server's thread has its own umask by then.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     for name in
         ["over", "lower/dir", "lower/merged", "lower/emptied", "lower/gone-dir/deep", "lower/opaque", "lower/shared"]
@@ -350,8 +351,8 @@ fn left_behind(scene: &Scene, calls: &Calls) -> usize {
     Listing::whole(&*upper, work, (2, false)).iter().filter(|(name, _)| name != "." && name != "..").count()
 }
 
-/// All operations, with only as many renames as reach each case of the overlay. `scripts/soak` tries all renames in a directory, too; in memory
-/// `make test` does.
+/// All operations, with only as many renames as reach each case of the overlay. `scripts/soak` also tries all renames
+/// in a directory, and `make test` tries them in memory.
 fn of_each_kind() -> Vec<(String, Operation)> {
     let mut chosen = operations();
     if std::env::var_os("INARCH_TEST_ROUNDS").is_none() {
@@ -394,7 +395,7 @@ fn so_is_a_change_whose_content_is_copied_by_calls() {
 #[test]
 fn so_is_a_change_in_directories_that_their_owner_cannot_write_to() {
     const CLOSED: [&str; 8] = ["dir", "merged", "emptied", "gone-dir/deep", "gone-dir", "opaque", "shared", ""];
-    // Every operation in one of them; some of the renames, because there are many.
+    // Every operation in one of these directories, but only some of the many renames.
     let is_of_interest = |what: &str| match what.split(' ').collect::<Vec<_>>()[..] {
         ["rename", from, to, _] => {
             ["merged/b", "up", "up-dir", "link"].contains(&from)
@@ -408,7 +409,7 @@ fn so_is_a_change_in_directories_that_their_owner_cannot_write_to() {
         let last = Mutex::new(PathBuf::new());
         whole_or_not_at_all(chosen, Calls::default(), |calls| {
             let directory = tempfile::tempdir_in(place).unwrap();
-            // There are many of them, and the user cannot remove what is in closed directories.
+            // There are many, and the user cannot remove what is in closed directories: removes the one before.
             let done = std::mem::replace(&mut *hold(&last), directory.path().to_owned());
             if done.exists() {
                 open_all(&done);
