@@ -1,4 +1,4 @@
-//! Messages in place: a list of memory slices that the client may change at any time.
+//! Reads and writes messages in place: in memory slices that the client may change at any time.
 
 use rustix::io::Errno;
 use smallvec::SmallVec;

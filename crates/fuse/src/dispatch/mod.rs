@@ -110,7 +110,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         self.agreement.flags().is_some_and(|flags| flags & init_flag::OVER_IO_URING != 0)
     }
 
-    /// The requests so far, and those to come.
+    /// The counters of the requests, which go on counting.
     pub fn counts(&self) -> Arc<RequestCounts> {
         Arc::clone(&self.counts)
     }

@@ -73,9 +73,8 @@ fn clone_connection(new: &OwnedFd, old: &OwnedFd) -> io::Result<()> {
     /// `FUSE_DEV_IOC_CLONE` of Linux's include/uapi/linux/fuse.h: `_IOR(229, 0, uint32_t)`.
     const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
     let old = u32::try_from(old.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
-    // SAFETY: the kernel reads one u32, a descriptor's number, from the pointer (fuse_dev_ioctl_clone in
-    // fs/fuse/dev.c; that it is declared as one that is written to is the kernel's mistake), and `Setter` passes
-    // a pointer to one.
+    // SAFETY: the kernel reads one u32, a descriptor's number, from the pointer (fuse_dev_ioctl_clone in fs/fuse/dev.c;
+    // that the request's number says it writes there is the kernel's mistake), and `Setter` passes a pointer to one.
     unsafe { ioctl(new, Setter::<CLONE, u32>::new(old)) }?;
     Ok(())
 }

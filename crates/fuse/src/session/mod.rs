@@ -122,7 +122,7 @@ impl<F: FileSystem + ?Sized> Session<F> {
         Session { channel, dispatcher, threads, rings, queues, waiting }
     }
 
-    /// The requests so far, and those to come.
+    /// The counters of the requests, which go on counting.
     pub fn counts(&self) -> Arc<RequestCounts> {
         self.dispatcher.counts()
     }
