@@ -45,9 +45,9 @@ pub struct Detached {
 pub struct Layers<'d> {
     /// The lower directory, which stays unchanged.
     pub lower: BorrowedFd<'d>,
-    /// What is written over it, and where changes are prepared; without, nothing can be written.
+    /// The upper directory, which receives what is written.
     pub upper: BorrowedFd<'d>,
-    /// Beside it, on the same file system.
+    /// The work directory, where changes are prepared: beside the upper one, on the same file system.
     pub work: BorrowedFd<'d>,
     /// Whether what is written need not outlive a loss of power.
     pub is_thrown_away: bool,
@@ -85,7 +85,7 @@ impl Detached {
         let set = |key: &str, value: &str| {
             fsconfig_set_string(context.as_fd(), key, value).map_err(refused(format_args!("overlay: {key}")))
         };
-        // Where it is refused, tables show another source.
+        // If this is refused, mount tables show another source.
         let _ = fsconfig_set_string(context.as_fd(), "source", source);
         set_directory(context.as_fd(), ["lowerdir+", "lowerdir"], layers.lower)?;
         set_directory(context.as_fd(), ["upperdir"; 2], layers.upper)?;

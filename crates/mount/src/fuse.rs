@@ -39,8 +39,8 @@ impl Mount {
     }
 }
 
-/// The mount that a server which died while mounting left at `point`, an absolute path: the uppermost one, if this program and user made it
-/// and its device is closed. If it is served, waits for its answer.
+/// The mount that a server left at `point`, an absolute path, when it died while mounting: the uppermost one there, if
+/// this program and user made it and its device is closed. If a server still serves it, waits for that server's answer.
 pub fn orphan_at(point: &Path) -> Option<MountId> {
     let place = table::mounts_at(point).into_iter().find(|place| place.cover.is_none())?;
     let is_own = place.entry.is_fuse() && place.entry.user == Some(rustix::process::geteuid().as_raw());

@@ -49,7 +49,7 @@ impl Held {
         &self.point
     }
 
-    /// Whether this mount is above all else there. Asks nothing of its server, which may be dead.
+    /// Whether this mount is the uppermost one there. Does not contact its server, which may be dead.
     fn is_uppermost(&self) -> bool {
         let entry = &self.entry;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
@@ -71,7 +71,7 @@ impl Held {
         self.id().map_or(Ok(()), |id| unmount_within(&id))
     }
 
-    /// What is mounted in it, and in that in turn.
+    /// All mounts within it, at any depth.
     pub fn mounts_within(&self) -> Vec<(PathBuf, Entry)> {
         self.id().map(|id| mounts_within(&id)).unwrap_or_default()
     }
@@ -83,8 +83,8 @@ impl Held {
         Some(MountId::of(&entry, &point))
     }
 
-    /// Takes it away: out of the file tree alone, if `detach` is set. If another process has done so meanwhile, as the guard of a server that was
-    /// killed does, there is nothing left to do.
+    /// Unmounts it; with `detach`, only removes it from the file tree (`MNT_DETACH`). Succeeds if another process has
+    /// unmounted it meanwhile, such as the guard of a killed server.
     pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
         // umount(2) takes the uppermost mount at a path, and another process may have mounted one there since the last look.
         if !self.is_uppermost() {
@@ -154,7 +154,7 @@ mod tests {
         Held::new(&point, &above).unwrap().unmount(false).unwrap();
         held.unmount(false).unwrap();
         assert!(mounted(&point).is_none());
-        // Another process, the guard of a killed server for one, was faster: nothing covers what is gone.
+        // Another process was faster, such as the guard of a killed server: nothing covers a mount that is gone.
         held.unmount(false).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Identifies mounts.
+//! [`MountId`]: identifies a mount, even after directories above it were renamed.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -56,18 +56,18 @@ pub struct MountId {
     device: DeviceNumber,
     /// The mount's number in the table. Once the mount is gone, another one may get this number and the device's.
     number: u64,
-    /// Never given again; none before Linux 6.8.
+    /// A number that is never reused; `None` before Linux 6.8.
     unique: Option<u64>,
 }
 
 impl MountId {
-    /// Of a mount that is at `point`, above all else there.
+    /// The identity of `entry`, the uppermost mount at `point`.
     pub(super) fn of(entry: &Entry, point: &Path) -> MountId {
         MountId { device: entry.device, number: entry.id, unique: unique(point) }
     }
 
-    /// Of a mount that is nowhere yet, by its root: it keeps these numbers where it is attached. `device` is its file
-    /// system's number, if that is known; files of a btrfs have others.
+    /// The identity of a detached mount, by its root; it stays the same when the mount is attached. `device` is the
+    /// file system's number, if that is known; files of a Btrfs report other numbers.
     pub(super) fn of_detached(root: BorrowedFd<'_>, device: Option<DeviceNumber>) -> Result<MountId, Errno> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let seen = statx(root, "", flags, StatxFlags::MNT_ID)?;
@@ -98,7 +98,7 @@ impl MountId {
     }
 }
 
-/// The number of the mount at `point` that is never given again. Asks nothing of its server, which may be dead.
+/// The number of the mount at `point` that is never reused. Does not contact the mount's server, which may be dead.
 fn unique(point: &Path) -> Option<u64> {
     told(CWD, point, AtFlags::SYMLINK_NOFOLLOW)
 }

@@ -1,8 +1,9 @@
 //! File leases (fcntl(2), `F_SETLEASE`): a process that opens the file for writing or truncates it waits until the lease
 //! is released.
 //!
-//! The kernel signals the holder of a lease that somebody waits, and breaks the lease after 45 seconds. Here a thread of the lease's own receives it: it blocks the signal and reads it
-//! from a signalfd(2). So the process has no signal handler for it, and no other thread of it is interrupted.
+//! The kernel signals the holder of a lease when a process waits for it, and breaks the lease after 45 seconds. Each
+//! lease has a thread that receives the signal: it blocks the signal and reads it from a signalfd(2). So the process
+//! needs no signal handler, and no other thread of it is interrupted.
 
 #![allow(unsafe_code, reason = "signalfd(2), signal masks, and commands of fcntl(2) that no library wraps")]
 
@@ -31,8 +32,9 @@ struct Owner {
     number: libc::pid_t,
 }
 
-/// A read lease. When somebody wants to write, [`Lease::on_break`] says so at once; the kernel breaks the lease after some time
-/// (`fs.lease-break-time`, 45 seconds). It ends when this is dropped or when the open file is closed everywhere.
+/// A read lease. When somebody wants to write, the callback of [`Lease::on_break`] is called at once; the kernel breaks
+/// the lease after some time (`fs.lease-break-time`, 45 seconds). The lease ends when this is dropped or when the open
+/// file is closed everywhere.
 #[derive(Debug)]
 pub struct Lease {
     file: Arc<OwnedFd>,
@@ -62,7 +64,7 @@ impl Lease {
         if HEEDED.contains(&&*kind) { Ok(()) } else { Err(kind) }
     }
 
-    /// Takes a lease, and starts the thread that the kernel tells of its break.
+    /// Takes a lease, and starts the thread that the kernel signals when somebody waits for the lease.
     ///
     /// # Errors
     /// Somebody has the file open for writing (`EAGAIN`), its file system has no leases, or no thread can be started.
@@ -113,7 +115,7 @@ impl Drop for Lease {
     }
 }
 
-/// Takes a lease whose break is told to the calling thread. Returns the signalfd that tells of it.
+/// Takes a lease whose break the kernel signals to the calling thread. Returns the signalfd that receives the signals.
 fn take(file: &OwnedFd) -> io::Result<OwnedFd> {
     let signal = libc::SIGRTMIN();
     // Where the queue of real-time signals is full the kernel sends SIGIO.
@@ -149,7 +151,7 @@ fn signalfd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
 
 /// The life of the lease's thread.
 fn wait_for_break(file: &OwnedFd, signals: &OwnedFd, end: &OwnedFd, breaks: &Receiver<OnBreak>) {
-    // What comes before that stays pending in this thread.
+    // A signal that comes before stays pending in this thread.
     let Ok(act) = breaks.recv() else { return };
     // Signals of this number may come from elsewhere.
     while holds(file) {
@@ -164,7 +166,7 @@ fn wait_for_break(file: &OwnedFd, signals: &OwnedFd, end: &OwnedFd, breaks: &Rec
         }
         /// Bytes of `struct signalfd_siginfo`.
         const SIGNAL: usize = size_of::<libc::signalfd_siginfo>();
-        // All that are there; what they say is in the state of the lease.
+        // Drops all pending signals: the state of the lease tells more than they do.
         while rustix::io::read(signals.as_fd(), &mut [0; SIGNAL]).is_ok() {}
     }
     if act() {
@@ -227,7 +229,7 @@ mod tests {
         u64::from_str_radix(mask, 16).unwrap()
     }
 
-    /// Waits until somebody waits for the lease: this comes to light in its state.
+    /// Waits until somebody waits for the lease, which shows in its state.
     fn wait_until_wanted(lease: &Lease) {
         while holds(&lease.file) {
             thread::yield_now();
@@ -247,7 +249,7 @@ mod tests {
                 go_on.recv().unwrap();
                 true
             };
-            // Somebody may come before anybody is to be told.
+            // Somebody may open the file before a callback is set.
             let (opening, is_done) = if is_late {
                 let writer = writer(&file);
                 wait_until_wanted(&lease);

@@ -131,7 +131,7 @@ pub enum MountError {
     },
 }
 
-/// Something that was mounted here. It is taken away when this is dropped.
+/// A mount that is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,

@@ -30,7 +30,8 @@ pub struct Entry {
     pub user: Option<u32>,
 }
 
-/// This process's table. Where a descriptor or memory for it is missing, waits some seconds at most: without the table, mounts would seem to be gone.
+/// This process's table. If there is no descriptor or memory to read it, retries for some seconds: without the table,
+/// mounts would seem to be gone.
 fn own_table() -> std::io::Result<Vec<u8>> {
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..200 {
@@ -42,7 +43,7 @@ fn own_table() -> std::io::Result<Vec<u8>> {
     std::fs::read("/proc/self/mountinfo")
 }
 
-/// Whether it is the lack of something that other programs give back.
+/// Whether the error is a shortage that ends when other programs release something.
 fn is_passing(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR))
@@ -69,7 +70,7 @@ pub struct Place {
     pub point: PathBuf,
     /// What is mounted there.
     pub entry: Entry,
-    /// What a path to it leads into instead: what is mounted over it, or over a directory above it.
+    /// The mount that hides it: one over it, or over a directory above it.
     pub cover: Option<(PathBuf, Entry)>,
 }
 
@@ -132,7 +133,7 @@ pub(super) fn entry_of_file(file: BorrowedFd<'_>) -> Option<Entry> {
     entry_of(told.stx_mnt_id).map(|(_, entry)| entry)
 }
 
-/// What is mounted in `mount`, and in that in turn: the last that was mounted first.
+/// All mounts within `mount`, at any depth, the one mounted last first.
 pub fn mounts_within(mount: &MountId) -> Vec<(PathBuf, Entry)> {
     let table = own_table().unwrap_or_default();
     let mounts: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
@@ -166,7 +167,8 @@ fn number(entry: std::fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
 }
 
-/// A place where a file system is mounted once more: bound to it, or in another mount namespace, which had a copy of the table.
+/// Another place where a file system is mounted: a bind mount, or a mount in another mount namespace, which began with
+/// a copy of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// Of the mount.
@@ -227,8 +229,9 @@ pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
     points
 }
 
-/// What is forbidden in each mount at or beneath `directory`, an absolute path without symbolic links, if anything is: writes, set-user-ID
-/// programs, devices, execution, symbolic links. The outer ones first. Does not contact any of the mounted file systems.
+/// The mounts at or beneath `directory`, an absolute path without symbolic links, that forbid something, and what they
+/// forbid: writes, set-user-ID programs, devices, execution, symbolic links. Outer mounts come first. Does not contact
+/// any of the mounted file systems.
 pub fn restrictions_beneath(directory: &Path) -> Vec<(PathBuf, MountAttrFlags)> {
     let table = own_table().unwrap_or_default();
     // The last mount at a point covers those before.
@@ -237,13 +240,13 @@ pub fn restrictions_beneath(directory: &Path) -> Vec<(PathBuf, MountAttrFlags)> 
     points.into_iter().filter(|(point, flags)| point.starts_with(directory) && !flags.is_empty()).collect()
 }
 
-/// The point of the mount on this line, and what is forbidden there.
+/// The mount point on this line, and what the mount forbids.
 fn restrictions(line: &[u8]) -> Option<(PathBuf, MountAttrFlags)> {
     let mut words = line.split(|byte| *byte == b' ');
     let point = PathBuf::from(OsString::from_vec(unescape(words.nth(4)?)));
     let own = words.next()?;
     words.find(|word| *word == b"-")?;
-    // Of the file system, only whether it can be written to is of that kind.
+    // Of the file system's own options, only `ro` forbids something.
     let is_read_only = words.nth(2).unwrap_or_default().split(|byte| *byte == b',').any(|option| option == b"ro");
     let mut flags = if is_read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
     for option in own.split(|byte| *byte == b',') {

@@ -43,7 +43,7 @@ fn uses(process: &Path, mount: &Entry) -> bool {
 
 /// The mount that a link of /proc leads to.
 fn mount_of_link(link: &Path) -> Option<u64> {
-    // To go there takes no step that a file system would be asked about, and a descriptor of a path is not open.
+    // Following the link sends no request to the file system, and an `O_PATH` descriptor does not open the file.
     let there = openat(CWD, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     mount_of_descriptor(Path::new("/proc/self"), &there.as_raw_fd().to_string())
 }

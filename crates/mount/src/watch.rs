@@ -26,7 +26,7 @@ enum Until {
 }
 
 impl Watch {
-    /// Begins before the mount is seen: of the file system with this root, or of a mount.
+    /// Begins before the mount is visible: watches the file system with this root or, without a root, a mount.
     pub(super) fn begin(root: Option<BorrowedFd<'_>>) -> Result<Watch, Errno> {
         let Some(root) = root else {
             let table = File::open("/proc/self/mountinfo");
@@ -40,7 +40,7 @@ impl Watch {
         Ok(Watch { until: Until::FileSystemEnds(events) })
     }
 
-    /// When the mount has its numbers.
+    /// Sets the mount to watch, which has its numbers only now.
     pub(super) fn of(mut self, id: MountId) -> Watch {
         if let Until::MountEnds(_, mount) = &mut self.until {
             *mount = Some(id);
