@@ -1,4 +1,4 @@
-//! [`Fids`]: a connection's fids.
+//! [`Fids`]: what each fid of a connection refers to.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
