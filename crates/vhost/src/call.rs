@@ -1,8 +1,8 @@
 //! [`Call`]: the descriptor by which a ring's thread interrupts the guest.
 //!
-//! A write to it must not block, but O_NONBLOCK belongs to the open file description, which the front end shares. A hostile one clears the
-//! flag and fills its eventfd, or its pipe. Then the ring's thread blocks. The connection's thread waits for it a bounded time only, so that
-//! a server can always be stopped.
+//! A write to it must not block. But O_NONBLOCK belongs to the open file description, which the front end shares: a
+//! hostile front end clears the flag and fills its eventfd or pipe, and then the ring's thread blocks. The connection's
+//! thread waits for it only for a bounded time, so that a server can always be stopped.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::vring::notify;
 
-/// How long a ring's thread that blocks is waited for.
+/// How long to wait for a ring's thread that blocks.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A write that takes longer blocks. The eventfd of a shorter one must not be read: the front end would miss an interrupt.
+/// A write that takes longer than this counts as blocked. During a shorter one the eventfd must not be read: the front
+/// end would miss an interrupt.
 const BLOCKED: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -64,10 +65,11 @@ impl Call {
 
     /// Replaces the descriptor, even while the ring runs. An interrupt that went to the old one goes to the new one, too.
     ///
-    /// A front end does so to mask an interrupt and to unmask it, as Linux does to a device's interrupts when it moves them to another
-    /// processor. It then looks whether an interrupt came to the masked descriptor, but does not wait until this message has arrived
-    /// (`virtio_pci_one_vector_unmask` of QEMU's hw/virtio/virtio-pci.c). What came in between would be lost, and with it the guest's
-    /// request. A driver that finds nothing ignores the interrupt.
+    /// A front end replaces the descriptor to mask an interrupt and to unmask it, as Linux does to a device's
+    /// interrupts when it moves them to another processor. It then checks whether an interrupt came to the masked
+    /// descriptor, but does not wait until this message has arrived (`virtio_pci_one_vector_unmask` of QEMU's
+    /// hw/virtio/virtio-pci.c). An interrupt in between would be lost, and with it the guest's request. A driver that
+    /// finds no request ignores an interrupt.
     ///
     /// # Errors
     /// The ring's thread blocks on the old one, or the descriptor is of no use.
@@ -128,7 +130,8 @@ impl Call {
         true
     }
 
-    /// Lets a write go on that blocks: reads what fills an eventfd. Nothing can be read of a pipe's end, which a front end that ends closes.
+    /// Unblocks a write: reads an eventfd, which is full. A pipe's end cannot be read; it is unblocked when the front
+    /// end ends and closes the other end.
     fn free(&self) {
         if let Some(copy) = hold(&self.copy).as_ref()
             && let_no_write_wait(copy).is_ok()

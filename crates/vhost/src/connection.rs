@@ -37,8 +37,8 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 fn protocol_features(device: &impl VirtioDevice) -> VhostUserProtocolFeatures {
-    // Nothing is asked of the front end. But without this the kernel of User-Mode Linux has no interrupt for the device
-    // (`vhost_user_init_slave_req` of Linux's arch/um/drivers/virtio_uml.c).
+    // We send the front end no requests. But without this feature the kernel of User-Mode Linux has no interrupt for
+    // the device (`vhost_user_init_slave_req` of Linux's arch/um/drivers/virtio_uml.c).
     let features = VhostUserProtocolFeatures::BACKEND_REQ
         | VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::REPLY_ACK
@@ -60,7 +60,7 @@ pub(crate) struct Connection<D: VirtioDevice> {
     mappings: Vec<Mapping>,
     vrings: Vec<Vring>,
     owned: bool,
-    /// Where the front end would take requests. It takes the end of it for that of the device.
+    /// The channel for requests to the front end. Unused, but open: the front end takes its end for the device's.
     requests: Option<Backend>,
 }
 

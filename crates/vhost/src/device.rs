@@ -47,8 +47,8 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// chain's buffers. Called when [`VirtioDevice::is_ready`], from several threads at once, one for each queue.
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
 
-    /// As [`VirtioDevice::handle`], or keeps the request, where that is allowed: then [`VirtioDevice::answer_kept`] is called, in the same thread, until there
-    /// is an answer.
+    /// Like [`VirtioDevice::handle`], but may keep the request if `_may_keep` is set: then
+    /// [`VirtioDevice::answer_kept`] is called, in the same thread, until there is an answer.
     ///
     /// # Errors
     /// The request is kept.
@@ -62,8 +62,8 @@ pub trait VirtioDevice: Send + Sync + 'static {
         Ok(self.handle(queue, chain, memory))
     }
 
-    /// Answers a request that was kept, and returns the number of bytes written; `None` if it still has to wait. If the queue `ends`, the answer is that it
-    /// waited in vain.
+    /// Answers a request that was kept, and returns the number of bytes written; `None` if it still has to wait. If the
+    /// queue `_ends`, the answer says that the request waited in vain.
     fn answer_kept(&self, _queue: u16, _kept: &mut Kept, _memory: &GuestMemory, _ends: bool) -> Option<u32> {
         Some(0)
     }

@@ -61,8 +61,8 @@ pub struct KeptRequests {
 }
 
 impl KeptRequests {
-    /// None yet, of a queue with so many descriptors. An eighth of it may be kept: a request takes up to four, and half of the queue stays for others,
-    /// such as those that end the wait.
+    /// No requests, for a queue with so many descriptors. An eighth of that number may be kept: a request takes up to
+    /// four descriptors, and half of the queue stays for others, such as those that end the wait.
     pub fn new(queue_size: u16) -> KeptRequests {
         let most = usize::from(queue_size / 8).max(1);
         KeptRequests { requests: Vec::new(), most, seen: 0, pause: FIRST_PAUSE, next: Instant::now() }
@@ -73,7 +73,7 @@ impl KeptRequests {
         self.requests.len() < self.most
     }
 
-    /// Keeps one by its head.
+    /// Keeps a request, by the head of its chain.
     pub(crate) fn add(&mut self, head: u16, kept: Kept) {
         self.requests.push((head, kept));
         (self.pause, self.next) = (FIRST_PAUSE, Instant::now() + FIRST_PAUSE);

@@ -1,8 +1,9 @@
 //! Takes a `SET_MEM_TABLE` message that is longer than its regions.
 //!
 //! The kernel of User-Mode Linux always sends room for two regions, and says in the message how many of them there are
-//! (`vhost_user_set_mem_table` of arch/um/drivers/virtio_uml.c); the `vhost` crate refuses that. The message is looked at
-//! before the crate reads it. If it is padded, it is taken here, and its regions go to the connection.
+//! (`vhost_user_set_mem_table` of arch/um/drivers/virtio_uml.c); the `vhost` crate refuses that. So we look at a
+//! message before the crate reads it. If it is padded, this module receives it, and passes its regions to the
+//! connection.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
