@@ -1,4 +1,4 @@
-//! [`MachineCommand`]: what runs a machine; and words of command lines.
+//! [`MachineCommand`]: the command line that runs a machine. Also quotes words of command lines.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;

@@ -21,7 +21,7 @@ pub(crate) fn kilohertz() -> Option<u32> {
     *MEASURED.get_or_init(|| SPANS.into_iter().find_map(|span| measure(span, &mut read, &std::thread::sleep)))
 }
 
-/// Watches the counter for a span, by means of reading it and of waiting.
+/// Measures the rate over a span, by `read`ing the counter and `wait`ing.
 fn measure(span: Duration, read: &mut dyn FnMut() -> Option<Reading>, wait: &dyn Fn(Duration)) -> Option<u32> {
     let first = quick(span, read)?;
     wait(span);

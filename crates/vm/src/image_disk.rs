@@ -1,7 +1,7 @@
 //! [`ImageDisk`]: a disk that lies in an image file or is a block device, which QEMU itself opens.
 //!
-//! Each node of QEMU's block layer is given by name and by format: QEMU guesses no format, and opens nothing because an
-//! image names it (`backing` is null unless it is given).
+//! Each node of QEMU's block layer is given by name and by format. So QEMU guesses no format, and opens no file merely
+//! because an image names it (`backing` is null unless it is given).
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -58,8 +58,8 @@ pub struct ImageDisk {
 }
 
 impl ImageDisk {
-    /// The disk for a tool of QEMU's that this process starts: what the tool takes in place of a file's name, and the files, which stay open for it. It
-    /// opens no others, whatever the image names.
+    /// The disk for a tool of QEMU's that this process starts. Returns what the tool takes in place of a file's name,
+    /// and the files that this refers to, which must stay open. The tool opens no others, whatever the image names.
     pub fn for_tool(self) -> (String, Vec<OwnedFd>) {
         let mut line = CommandLine { arguments: Vec::new(), descriptors: Vec::new() };
         let node = line.image_nodes(self.chain, self.read_only).to_string();

@@ -255,8 +255,9 @@ impl Machine {
 ///   be, it calibrates the delay loop of every further processor, 0.2 s each, with wrong results.
 const TCG_CPU: &str = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=85,stepping=4";
 
-/// The ARM processor that a TCG guest sees: all that QEMU can do, but for the authentication of pointers. Debian's programs and
-/// its kernel have that in every function, and by default each takes a block cipher: 2.2 times the boot.
+/// The ARM processor that a TCG guest sees: everything that QEMU can do except pointer authentication. Debian's
+/// programs and kernel use that in every function, and by default QEMU computes a block cipher each time: a boot takes
+/// 2.2 times as long.
 const ARM_TCG_CPU: &str = "max,pauth=off";
 
 /// QEMU's command line as it grows.

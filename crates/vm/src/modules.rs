@@ -1,7 +1,8 @@
 //! Finds the kernel modules that a guest needs in `/lib/modules/VERSION`, in load order.
 //!
-//! depmod(8) lists there what each module needs. Where it has not run, as where a kernel's package was only unpacked, the list of
-//! modules is the one of the kernel's build, and each module says what it needs in its own file.
+//! depmod(8) lists there what each module needs. If it has not run, for instance because a kernel's package was only
+//! unpacked, the list of modules is that of the kernel's build (`modules.order`), and each module's own file says what
+//! the module needs.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

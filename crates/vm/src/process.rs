@@ -27,8 +27,8 @@ use start::{Started, start};
 const TAIL: usize = 64 << 10;
 /// How many lines of an output an error shows.
 const TAIL_LINES: usize = 20;
-/// How long the rest of an output may take to arrive once the process has ended: until nothing has its end open any more. On a machine with much
-/// else to do, the thread that reads it may get its turn late.
+/// How long to wait for the rest of an output after the process has ended: until nothing has the output's other end
+/// open any more. On a busy machine the thread that reads it may run late.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// The program could not be started.
@@ -241,8 +241,8 @@ impl Process {
         }
     }
 
-    /// Has the process write what it keeps back of the machine's images, and end; kills it if that takes longer than
-    /// `limit`. Returns whether it ended by itself.
+    /// Makes the process write what it still caches of the machine's images, and end; kills it if that takes longer
+    /// than `limit`. Returns whether it ended by itself.
     pub fn terminate(&self, limit: Duration) -> bool {
         // Fails only if the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);

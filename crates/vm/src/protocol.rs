@@ -104,17 +104,18 @@ pub enum ProtocolError {
     },
 }
 
-/// The processors' time in the guest while a command ran. What the command took has that of the children in it that it waited for
-/// (`getrusage(2)`); the rest is of the whole guest (`proc_stat(5)`), of all its processors.
+/// The processors' time in the guest while a command ran. `user` and `system` are the command's own, with those of the
+/// children that it waited for (`getrusage(2)`). `idle` and `waiting` are those of the whole guest, of all its
+/// processors (`proc_stat(5)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     /// In programs.
     pub user: Duration,
     /// In the kernel.
     pub system: Duration,
-    /// With nothing to do. Who waits for a live tree counts here.
+    /// With nothing to do. Waiting for a live tree counts here.
     pub idle: Duration,
-    /// With nothing to do but to wait for a disk.
+    /// With nothing to do, while waiting for a disk.
     pub waiting: Duration,
 }
 

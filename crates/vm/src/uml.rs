@@ -54,7 +54,7 @@ pub enum UmlError {
         /// The system's error.
         source: io::Error,
     },
-    /// It does not say its release as such a kernel does.
+    /// Its output for its version is not that of such a kernel.
     #[error("{path} is no kernel of User-Mode Linux: it says {output:?} for its version")]
     NotUml {
         /// The program.
@@ -92,7 +92,7 @@ pub enum UmlError {
 /// Finds the kernel: `named`, else `INARCH_UML`, else `linux.uml` in `PATH`. Runs it for its release, which takes milliseconds.
 ///
 /// # Errors
-/// There is none, or it is none.
+/// There is none, or the program found is none.
 pub fn find(named: Option<&Path>) -> Result<Kernel, UmlError> {
     let variable = env::var_os(BINARY_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     let path = match named.map(Path::to_owned).or(variable) {

@@ -6,8 +6,8 @@
 //! removed when another one is added.
 //!
 //! A guest boots the content of an entry. So an entry is used only if it belongs to this user or root; the caller
-//! ensures that nobody else can write to the directory. All is done beneath the directory's descriptor: what stands under
-//! its name later is neither written to nor cleared. Only QEMU opens an image by its name.
+//! ensures that nobody else can write to the directory. Everything is done through the directory's descriptor: a
+//! directory that takes its name later is neither written to nor cleared. Only QEMU opens an image by its name.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata};
@@ -66,7 +66,7 @@ enum Place {
     Nowhere,
     /// It is opened when it is used.
     Named(PathBuf),
-    /// It is open, and its name is for others.
+    /// It is open; the name is for QEMU, which opens images by name.
     Open(Arc<OwnedFd>, PathBuf),
 }
 

@@ -214,7 +214,7 @@ fn what_takes_the_name_of_an_open_cache_stays_as_it_is() {
     let at = |name: &str| fixture.directory.path().join(name);
     fs::create_dir(at("cache")).unwrap();
     let cache = Cache::in_open(fs::File::open(at("cache")).unwrap().into(), &at("cache"));
-    // Another user's choice, with an old file in it.
+    // A directory of another user, with an old file in it, takes the cache's name.
     fs::create_dir(at("theirs")).unwrap();
     let old = fs::File::create(at("theirs/old")).unwrap();
     old.set_modified(std::time::SystemTime::now() - 2 * cache::MAX_AGE).unwrap();
@@ -225,7 +225,7 @@ fn what_takes_the_name_of_an_open_cache_stays_as_it_is() {
     assert!(at("theirs/old").exists());
     let name = kernel.image.file_name().unwrap();
     assert!(fs::read(at("moved").join(name)).unwrap() == vmlinux(18));
-    // It is found there again, and cleared there.
+    // The entry is found and cleared in the directory that was opened.
     assert_eq!(Kernel::open(&file, Arch::X86_64, &cache).unwrap(), kernel);
     let long_ago = std::time::SystemTime::now() - 2 * cache::MAX_AGE;
     fs::File::options().write(true).open(at("moved").join(name)).unwrap().set_modified(long_ago).unwrap();

@@ -1,4 +1,4 @@
-//! How a machine's process ends, and what is said of that.
+//! How a machine's process ends, and how its end is explained.
 
 use std::ffi::OsString;
 use std::fs;
@@ -55,7 +55,7 @@ fn end_without_a_word_is_a_power_off() {
 
 #[test]
 fn only_named_descriptors_are_inherited() {
-    // Told by its file: its number is free in the other process, where whatever is opened next can have it.
+    // Recognised by its file, not its number: the other process may open something else at that number.
     let stray = tempfile::NamedTempFile::new().unwrap();
     rustix::io::fcntl_setfd(stray.as_file(), rustix::io::FdFlags::empty()).unwrap();
     let (mut far_named, named) = io::pipe().unwrap();

@@ -188,7 +188,7 @@ impl<'a> Relay<'a> {
         let nothing = self.wake.as_fd();
         let input = self.input.as_ref().filter(|_| reads_input).map(AsFd::as_fd);
         let signals = self.signals.as_ref().map(AsFd::as_fd);
-        // Replaces what is not waited for by the eventfd without events, so that the indices stay the same.
+        // What is not waited for is replaced by the eventfd, without events, so that the indices stay the same.
         let place = |fd: Option<_>, events| match fd {
             Some(fd) => PollFd::from_borrowed_fd(fd, events),
             None => PollFd::from_borrowed_fd(nothing, PollFlags::empty()),

@@ -20,14 +20,15 @@ const BLOCK: u32 = 2;
 const SOCKETS: u32 = 19;
 const FILE_SYSTEM: u32 = 26;
 
-/// What the program, its libraries and the file that is read for the processor's features need.
+/// What the program needs: directories of programs and libraries, and files that it reads, such as the one with the
+/// processor's features.
 const PROGRAMS: [&str; 8] =
     ["/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/gnu/store"];
 const READ: [&str; 4] = ["/etc/ld.so.cache", "/proc/cpuinfo", "/dev/random", "/dev/urandom"];
-/// What stands for a terminal that there is not.
+/// The device that replaces a terminal.
 const NULL: &str = "/dev/null";
 
-/// Kernel parameters for every machine. None changes what a program may do, but that of RAID.
+/// Kernel parameters for every machine. None of them changes what a program may do; only [`RAID`] does.
 const PARAMETERS: [&str; 10] = [
     QUIET,
     // A panic ends the machine instead of leaving it to hang.
@@ -36,7 +37,7 @@ const PARAMETERS: [&str; 10] = [
     // No terminal of this machine: neither in a window nor at a port.
     "con=null",
     "ssl=null",
-    // How often a loop runs in a tick, which would take 90 ms to measure. Nothing waits by such loops.
+    // The number of delay loops in a tick, which would take 90 ms to measure. Nothing waits by such loops.
     "lpj=20000000",
     "audit=0",
     // See QEMU's parameters. This processor is not translated.
@@ -45,12 +46,12 @@ const PARAMETERS: [&str; 10] = [
     "init_on_alloc=0",
 ];
 
-/// What does not run when the kernel starts: the file with its process's number, the socket by which it is controlled, and the file system by which a guest
-/// mounts files of the host.
+/// Initialisation calls that the kernel skips: those for the file with its process number, for the socket by which it
+/// is controlled, and for the file system by which a guest mounts files of the host.
 const LEFT_OUT: &str = "make_umid_init,mconsole_init,init_hostfs";
 
-/// What chooses the fastest code for the parity of RAID 6, by trying each for 0.17 s. A guest that uses RAID 5 or 6, of MD, LVM or
-/// btrfs, needs the choice.
+/// The initialisation call that chooses the fastest code for the parity of RAID 6, by trying each for 0.17 s. A guest
+/// that uses RAID 5 or 6, of MD, LVM or btrfs, needs it.
 const RAID: &str = "raid6_select_algo";
 
 /// Has the agent speak by the virtio socket device.
@@ -103,8 +104,8 @@ fn own_descriptor(number: i32) -> PathBuf {
 }
 
 impl Machine {
-    /// The command line of this machine as a kernel of User-Mode Linux. The agent's port, and all other streams, are connections
-    /// of the virtio socket device; what QEMU alone has must not be asked for.
+    /// The command line of this machine as a kernel of User-Mode Linux. The agent's port, and all other streams, are
+    /// connections of the virtio socket device. The machine must not ask for anything that only QEMU has.
     ///
     /// # Errors
     /// It is too long, there is no place for its memory, or the program cannot be enclosed.
@@ -178,7 +179,8 @@ fn enclosed(program: &Path, memory: u64, line: &mut Line) -> Result<Enclosed, Um
     let directory = memory_directory(memory)?;
     let own = own_descriptor(directory.as_raw_fd());
     let enclosure = programs(program)?.grant(&own, Access::Change).map_err(refused(&own))?;
-    // No file is made in the first, as the directory is removed; and a guest that mounts this machine's files finds none.
+    // The kernel makes no file in `uml_dir`, because that directory is already removed. And a guest that mounts this
+    // machine's files by `hostfs` finds none.
     line.word("uml_dir=", &own);
     line.word("hostfs=", &own);
     let library = xsave::library().map_err(refused(Path::new("xsave.so")))?;

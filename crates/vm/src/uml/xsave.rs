@@ -1,4 +1,4 @@
-//! A library that has a kernel of User-Mode Linux run on processors with AMX: see `xsave.c`.
+//! A library that lets a kernel of User-Mode Linux run on processors with AMX: see `xsave.c`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// `xsave.c`, compiled; empty where this machine's processor is another.
+/// `xsave.c`, compiled; empty unless this program was built for x86-64.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xsave.so"));
 
 /// Environment variable by which the dynamic linker loads it (ld.so(8)). A static program has none: such a kernel must know AMX itself.
@@ -28,7 +28,8 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::process::Command;
 
-    /// Sets the registers of a process that it traces from a part of an XSAVE area, which fails on every processor whose area is longer, and reads its memory.
+    /// Traces a process: sets its registers from a part of an XSAVE area, which fails on every processor whose area is
+    /// longer, and reads its memory.
     const TRACER: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
