@@ -359,7 +359,7 @@ fn serving(work: Work, besides: Besides, calls: &mut Calls) -> Result<(), seccom
         calls.extend(RINGS.iter().map(|call| (*call, Vec::new())));
     }
     if work == Work::Plan {
-        // It has a thread parse, which can do less: by a filter without flags, which no other process is told of.
+        // Its parser's thread installs a stricter filter: one without flags, which has no listener in another process.
         let filters = u64::from(libc::SECCOMP_SET_MODE_FILTER);
         let plain = SeccompRule::new(vec![
             SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, filters)?,

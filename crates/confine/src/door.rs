@@ -25,8 +25,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Has the calling thread, and those and the programs that it starts, ask here for connections. Everything else stays as it
-    /// was. The thread can gain no privileges any more by starting a program.
+    /// Makes the calling thread, and the threads and programs that it starts, ask here for connections. Nothing else
+    /// changes, except that the thread can no longer gain privileges by starting a program.
     ///
     /// # Errors
     /// The kernel lacks seccomp listeners that take descriptors (before Linux 5.9), or this process has a listener already: a container manager's.

@@ -17,7 +17,7 @@
 //!
 //! A mechanism that the kernel lacks is left out; [`Confined`] says so.
 //!
-//! A program that others made is started enclosed, by [`Enclosure::start`]: that takes namespaces as well.
+//! [`Enclosure::start`] starts a program that others made, enclosed by these mechanisms and by namespaces.
 //!
 //! [`Parse`] does the same for a thread that opens an image or archive: readers take a [`Parsing`], which only such a thread
 //! has.
@@ -64,7 +64,7 @@ use rustix::thread::CapabilitySet;
 /// What a confined thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Shares a directory that nobody writes through it.
+    /// Shares a directory; nothing is written through it.
     ReadOnlyShare,
     /// Shares a directory; clients make, change and remove files.
     Share,
@@ -78,10 +78,10 @@ pub enum Work {
     Plan,
     /// Serves a disk that is complete.
     Disk,
-    /// Makes sense of bytes that others made: an image, an archive, a container image. The files that have them are open,
-    /// and it makes no descriptor. Where something is granted it opens that too.
+    /// Parses bytes that others made: an image, an archive, a container image. The files with these bytes are open
+    /// already, and it makes no descriptor, except that it may open what is granted.
     Parse,
-    /// Writes an image of what such bytes hold: all that it reads and writes is open.
+    /// Writes an image of the content of such bytes: everything that it reads and writes is open already.
     Image,
     /// Fetches what others ask for: makes connections, and reads files that were granted.
     Fetch,
@@ -179,8 +179,8 @@ impl Confinement {
         self
     }
 
-    /// Has `work` run in a confined thread of its own. The calling thread does `meanwhile` in that time, which should end when
-    /// `work` does. A panic of `work` goes on in the calling thread.
+    /// Runs `work` in a confined thread of its own. Meanwhile the calling thread runs `meanwhile`, which should end
+    /// when `work` does. A panic of `work` continues in the calling thread.
     ///
     /// # Errors
     /// No thread can be started.

@@ -1,4 +1,4 @@
-//! The end of a process that is no child of this one.
+//! The exit status of a process that is no child of this one, through a pidfd.
 #![allow(unsafe_code, reason = "an ioctl that no library wraps")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(exit_status(handle.as_fd()), None);
         child.wait().unwrap();
         let is_known = exit_status(handle.as_fd());
-        // Before Linux 6.15 it is not to be had.
+        // Not available before Linux 6.15.
         assert!([Some(7 << 8), None].contains(&is_known), "{is_known:?}");
         assert_eq!(exit_status(std::fs::File::open("/dev/null").unwrap().as_fd()), None);
     }

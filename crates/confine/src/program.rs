@@ -124,7 +124,7 @@ fn told(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("it cannot be enclosed without {what}: {error}"))
 }
 
-/// Both filters, which are asked one after the other: what one refuses, or answers, is not done.
+/// Both filters. The kernel asks both about each call, and executes no call that one of them refuses or answers.
 fn filters() -> Result<[BpfProgram; 2], String> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor".to_owned())?;
     let allowed = calls::allowed().map_err(|error| error.to_string())?;
@@ -214,10 +214,11 @@ impl Child<'_> {
         // SAFETY: only system calls, whose pointers are to memory that was made before the process.
         unsafe {
             let errno = || *libc::__errno_location();
-            // A parent that has ended by now sends no signal any more, and did not say that we may go on.
+            // If the parent has ended by now, this signal never comes; but then the parent did not tell us to go on
+            // either.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             let [go, of_parent] = self.go;
-            // Its copy of that end would keep it from hearing that the parent is gone.
+            // While this process has the parent's end open, it would not notice that the parent is gone.
             libc::close(of_parent);
             let mut byte = 0u8;
             if libc::read(go, (&raw mut byte).cast(), 1) != 1 {

@@ -324,8 +324,8 @@ fn capabilities_that_were_given_up_do_not_come_back() {
     for work in ALL {
         Ground::new().confined(work, |_| {
             let now = capabilities(None).unwrap();
-            // Of a mount, which does without one for a moment, and of who makes a disk, whose parser has none, the call is
-            // allowed.
+            // The filter allows the call to a mount, which gives a capability up for a moment, and to work that makes a
+            // disk, whose parser has no capabilities.
             let refused = if matches!(work, Work::Mount | Work::Plan) { Errno::PERM } else { Errno::NOSYS };
             let all = CapabilitySets { effective: CapabilitySet::all(), permitted: CapabilitySet::all(), ..now };
             assert_eq!(set_capabilities(None, all), Err(refused), "{work:?}");
