@@ -34,11 +34,11 @@ pub fn take_limit() -> Option<(u64, u64)> {
     limit.current.zip(limit.maximum)
 }
 
-/// Makes room for as many as this process may ever have. For the first lines of a program: before there are threads it takes no time, whatever
-/// the limit is raised to later.
+/// Makes room for as many as this process may ever have, whatever the limit is raised to later. Call it first in a
+/// program: before there are threads it takes no time.
 pub fn make_room_at_start() {
     let limit = getrlimit(Resource::Nofile);
-    // A limit that cannot be raised is as it is.
+    // If the limit cannot be raised, it stays as it is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     make_room();
     let _ = setrlimit(Resource::Nofile, limit);

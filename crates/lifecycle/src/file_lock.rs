@@ -7,8 +7,9 @@ use rustix::fs::{FlockOperation, flock};
 
 /// An open file that flock(2) has locked.
 ///
-/// A child that another thread has just made has the open file, too, until its execve(2), and with it the lock. Closing the file would leave the lock to that child,
-/// so it is released. A file is not shared with others that are to keep the lock.
+/// A child that another thread has just made also has the open file, and with it the lock, until its execve(2). Closing
+/// the file would leave the lock to that child, so the lock is released explicitly. Do not share the file with anybody
+/// who is to keep the lock.
 #[derive(Debug)]
 pub struct FileLock(File);
 

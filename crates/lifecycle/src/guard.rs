@@ -78,8 +78,8 @@ impl Guard {
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
-    /// For a mount that is at `point`, or is about to be attached there; and for the loop device that it reads, if what that
-    /// shows may change when nobody watches it any more.
+    /// For a mount that is at `point`, or is about to be attached there. Also for the loop device that the mount reads,
+    /// if the device's content may change when nobody watches it any more.
     pub fn of_mount(point: &Path, mount: &MountId, kind: Guarded, device: Option<&LoopId>) -> Result<Guard, PathError> {
         let (id, device) = (mount.to_string(), device.map(LoopId::to_string));
         let words = [kind.word().as_ref(), point.as_os_str(), id.as_ref()];
@@ -143,12 +143,12 @@ impl Guard {
         }
     }
 
-    /// There is nothing to clear away.
+    /// Ends the guard: there is nothing to clear away.
     pub fn dismiss(mut self) {
         let _ = self.child.kill();
     }
 
-    /// Has it done now what it is there for.
+    /// Makes the guard clean up now.
     pub fn release(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
@@ -175,7 +175,7 @@ pub fn own_child(word: &str) -> Command {
 pub fn guard(words: &[OsString]) -> u8 {
     // What was left open for the server is not for its child. Without /proc it stays open.
     let _ = close_inherited();
-    // While this is open the device is no other's.
+    // While this is open, no other device has its path.
     let device = words.get(3).and_then(|id| id.to_str()?.parse::<LoopId>().ok()).and_then(|id| id.open().ok());
     // However the input ends, it has ended.
     let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
@@ -211,8 +211,9 @@ pub fn guard(words: &[OsString]) -> u8 {
     CLEAN
 }
 
-/// Removes the directory at `path` and all that is in it, also what is made in it meanwhile, through a mount that is just taken away. As long as
-/// something is mounted there, nothing is removed: it would be removed of what is mounted, which may be the host's root.
+/// Removes the directory at `path` and everything in it, even files that are made meanwhile through a mount that is
+/// being unmounted. Removes nothing as long as something is mounted there: that would remove files of the mounted tree,
+/// which may be the host's root.
 fn remove_directory(path: &Path) {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
@@ -245,7 +246,8 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Takes away what is mounted at `point` and has no server. fusermount3 may be about to mount it, and nobody hears when it has.
+/// Unmounts what is mounted at `point` and has no server. fusermount3 may still be about to mount it, and does not
+/// report when it has.
 fn remove_orphan(point: &Path) {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);

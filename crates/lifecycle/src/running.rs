@@ -16,7 +16,7 @@ pub struct Running<T, E> {
     thread: JoinHandle<Result<T, E>>,
 }
 
-/// What the thread of a job is given. It tells `V`s, and when it is ready an `R`.
+/// What the thread of a job gets. It emits events `V` and, when the job is ready, reports an `R`.
 pub struct Duty<R, V> {
     /// Stops the job.
     pub stop: StopHandle,

@@ -1,5 +1,5 @@
-//! A directory for files that are not finished, beside the place where they go, or that others must not see. A guard removes it, however this
-//! process ends.
+//! [`Scratch`]: a directory for unfinished files, beside the place where they go, or for files that others must not
+//! see. A guard removes it, however this process ends.
 
 use std::fs::{DirBuilder, File};
 use std::io;
