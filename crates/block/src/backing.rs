@@ -46,7 +46,7 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// The same for what lies on other backings. It asks them by `asked`, because others of them may lie on the same ones.
+    /// The same for the backings below. Asks them through `asked`, so that one below several of them is asked once.
     fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
         let _ = asked;
         self.changed()

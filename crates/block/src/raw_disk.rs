@@ -1,4 +1,4 @@
-//! [`RawDisk`]: the disk that lies as it is in a file, or is a block device, for reading and writing in place.
+//! [`RawDisk`]: a raw disk image or a block device, read and written in place.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! [`Writeback`]: whether the disk took what was written to a file.
+//! [`Writeback`]: detects that the disk has lost what was written to a file.
 //!
 //! A write goes to the page cache. When the kernel writes that back and the disk refuses it (it is full, it fails), the pages count as clean all the same:
 //! they may be dropped, and a later read gets from the disk what was there before. The kernel notes the error in the file, and tells it once to each

@@ -119,7 +119,8 @@ pub struct Overlay {
 }
 
 impl Drop for Overlay {
-    /// Ends the lock of a kept one. A child that another thread has just made has the file, too, until its execve(2): closing it would leave the lock to that child.
+    /// Ends the lock of a kept overlay explicitly. A child that another thread has just made also has the file until
+    /// its execve(2), and closing the file would leave the lock to that child.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }

@@ -12,14 +12,15 @@ const MAGIC: [u8; 8] = *b"INARCHSL";
 /// Magic number, seal, and the CRC-32C of both, little-endian.
 const LENGTH: usize = 8 + Seal::LENGTH + 4;
 
-/// Tells a file that is written to no more from what it was before, and from every other file. A copy has the same.
+/// Distinguishes a file that is no longer written to from its earlier states, and from every other file. A copy of the
+/// file has the same seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal([u8; Seal::LENGTH]);
 
 impl Seal {
     const LENGTH: usize = 16;
 
-    /// Another one each time.
+    /// A new seal, different each time.
     ///
     /// # Errors
     /// The kernel has no random numbers.
@@ -29,7 +30,8 @@ impl Seal {
         Ok(Seal(bytes))
     }
 
-    /// Writes it into a file, in the place of an earlier one, and waits until all that was written is on the disk.
+    /// Writes the seal into a file, replacing an earlier one, and waits until everything written to the file is on the
+    /// disk.
     ///
     /// # Errors
     /// Those of writing.
