@@ -1,4 +1,4 @@
-//! Encodes a tree as bytes for a later process, and decodes it. Kept runs store their host's tree so.
+//! Encodes a tree as bytes for a later process, and decodes it. Kept runs store their host's tree in this form.
 //!
 //! | offset | what |
 //! |---|---|

@@ -7,7 +7,7 @@ use super::walk::{Walk, beyond_usual, by_components};
 use super::{Aspects, Difference};
 use crate::{FileType, InodeId, Tree};
 
-/// What a path may have, in bytes, without counting as a long one.
+/// The most bytes of a path that does not count as long.
 pub(super) const USUAL_PATH: usize = 512;
 
 /// Directories are nested so deeply that the paths of what differs do not fit in memory.
@@ -17,7 +17,7 @@ pub(super) const USUAL_PATH: usize = 512;
     String::from_utf8_lossy(.top).escape_debug()
 )]
 pub struct TooDeep {
-    /// How many directories there are one in the other, at most.
+    /// The most levels of directories, one in another.
     pub levels: usize,
     /// The path of the topmost one.
     pub top: Vec<u8>,
@@ -49,11 +49,11 @@ impl Walk<'_> {
         let is_left = |path: &[u8]| is_beneath_one(path, &tops);
         for difference in self.found.iter_mut().filter(|difference| is_left(&difference.path)) {
             self.long -= beyond_usual(&difference.path);
-            // It is found to be none in the end: what points here is a number.
+            // A placeholder, so that indices of differences stay valid; it is dropped in the end.
             let (old, new) = (Some(InodeId::ROOT), Some(InodeId::ROOT));
             *difference = Difference { path: Vec::new(), old, new, aspects: Aspects::default() };
         }
-        // Nothing points at these any more.
+        // No index refers to the last ones any more.
         while self.found.last().is_some_and(|last| last.path.is_empty() && !last.aspects.any()) {
             self.found.pop();
         }
@@ -65,7 +65,8 @@ impl Walk<'_> {
         });
     }
 
-    /// Where the chain begins that a directory is in: from there on each has nothing but the next one, and is in one tree alone.
+    /// The first directory of the chain that a directory is in. From there on, each directory contains only the next
+    /// one, and is in one tree only.
     fn begin_of_chain<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         let (mut old, mut new) = (Some(InodeId::ROOT), Some(InodeId::ROOT));
         let (mut begin, mut is_chain) = (0, false);
@@ -87,7 +88,7 @@ impl Walk<'_> {
         &path[..begin]
     }
 
-    /// Notes what is left out, and which files of the older tree have no place but there.
+    /// Records that `top` is left out, and which inodes of the older tree the newer tree has there.
     fn forget_below(&mut self, top: &[u8]) {
         let (old, new) = (self.old.lookup(top), self.new.lookup(top));
         let levels = |tree: &Tree, id: Option<InodeId>| id.map_or(0, |id| walk_below(tree, id, &mut |_| {}));
@@ -97,7 +98,7 @@ impl Walk<'_> {
         self.left_out.push(TooDeep { levels: before.max(now), top: top.to_vec() });
     }
 
-    /// Takes out the removal of what is left out at its new place, and of the directories that it is in.
+    /// Drops the removals of inodes whose new place is left out, and of the directories that contain them.
     pub(super) fn keep_lost(&mut self) {
         if self.lost.is_empty() {
             return;
@@ -111,7 +112,7 @@ impl Walk<'_> {
             }
             let above = difference.path.iter().rposition(|byte| *byte == b'/');
             holders.extend(above.map(|above| difference.path[..above].to_vec()));
-            // As it was: no difference.
+            // No difference any more.
             difference.new = difference.old;
         }
         self.found
@@ -119,7 +120,7 @@ impl Walk<'_> {
     }
 }
 
-/// How many directories there are one in the other from `top` on; each inode there is shown.
+/// The number of directories, one in another, from `top` on. Calls `show` with each inode there.
 fn walk_below(tree: &Tree, top: InodeId, show: &mut dyn FnMut(InodeId)) -> usize {
     let mut deepest = 0;
     let mut stack = vec![(top, 1)];
