@@ -20,13 +20,13 @@ pub struct CacheSource {
     pub owner: Option<(u32, u32)>,
     /// Whether a cache that is not there is an empty tree.
     pub may_be_missing: bool,
-    /// Where bytes come from that are not here.
+    /// Where bytes that are not here come from.
     remote: Option<CacheRemote>,
     /// The generation that was opened, and how many files were left out of it.
     opened: Arc<OnceLock<(Arc<Snapshot>, u64)>>,
 }
 
-/// Two are the same if they name the same.
+/// Two are equal if they name the same cache.
 impl PartialEq for CacheSource {
     fn eq(&self, other: &CacheSource) -> bool {
         (&self.place, self.owner, self.may_be_missing) == (&other.place, other.owner, other.may_be_missing)
@@ -61,15 +61,15 @@ impl CacheSource {
         self.opened.get().map(|(snapshot, _)| snapshot)
     }
 
-    /// Takes the current generation, of a remote what is newest there. That changes files of the cache, which a thread that is confined to making a
-    /// disk cannot. What is taken first stays.
+    /// Takes the current generation or, with a remote, the newest one there. That changes files of the cache, which a
+    /// thread that is confined to making a disk cannot do. Later calls keep what the first one took.
     ///
     /// # Errors
     /// There is none, or it cannot be had.
     pub fn take(&self) -> Result<(), OpenError> {
         if self.opened.get().is_none() {
             let (snapshot, absent) = self.read().map_err(|error| {
-                // What was made to take it in is no cache of anything.
+                // Its local copy, if it was made just now, is of no use.
                 let _ = self.forget_new();
                 OpenError::Cache(Box::new(error))
             })?;
@@ -79,7 +79,7 @@ impl CacheSource {
         Ok(())
     }
 
-    /// Opens the current generation. What is opened first stays.
+    /// Opens the current generation. Later calls keep what the first one opened.
     pub(super) fn open(&self, selection: &Selection) -> Result<Opened, OpenError> {
         self.take()?;
         let (snapshot, absent) = self.opened.get().ok_or(OpenError::NoThread(std::io::ErrorKind::Other.into()))?;
@@ -89,7 +89,8 @@ impl CacheSource {
             let files = counted(*absent, "file is", "files are");
             opened.notes.push(format!("cache {}: {files} left out: the bytes are only at its remote", self.place.name));
         }
-        // What was written over one generation does not fit another one, in which a file of the same size and time has other bytes.
+        // An overlay of one generation does not fit another one, in which a file of the same size and time may have
+        // other bytes.
         opened.stamp = snapshot.generation.content_stamp();
         opened.select(&Source::Cache(Box::new(self.clone())), selection)
     }
@@ -107,7 +108,7 @@ impl CacheSource {
         Ok(())
     }
 
-    /// The cache that this one begins with, if that has anything.
+    /// The cache whose generation this one begins with, if there is one.
     fn parent(&self) -> Result<Option<Cache>, CacheError> {
         let Some(place) = self.place.parent() else { return Ok(None) };
         match Cache::existing(&place) {
@@ -127,7 +128,7 @@ impl CacheSource {
         if let (Scope::Remote(_), Some(far)) = (&self.place.scope, far) {
             adopt(&cache, far, true)?;
         }
-        // The remote is the branch's: of the default branch's cache there is what is here.
+        // The remote is the branch's. Of the default branch's cache only what is here is used.
         let parent = if cache.is_new()? { self.parent()? } else { None };
         let read = parent.as_ref().unwrap_or(&cache);
         let mut snapshot = read.snapshot()?;
@@ -161,7 +162,7 @@ pub(super) fn source(text: &[u8]) -> Result<Source, CacheError> {
 /// The variable with the URL of the remote of all caches.
 pub const REMOTE: &str = "INARCH_CACHE_REMOTE";
 
-/// The name of what is kept here of a tree at a remote.
+/// The name of the local copy of a tree at a remote.
 const TREE: &str = "tree";
 
 /// The tree at a remote.

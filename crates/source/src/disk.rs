@@ -84,7 +84,7 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
     let image = DiskImage::open(&DiskFile { path: path.to_owned(), format: None, with: Vec::new() })?;
     parse(|parsing| {
         let Ok(OpenedDisk { disk, format, .. }) = image.disk(parsing) else {
-            // What is wrong with a container is said when it is opened, and so below.
+            // Errors in a container are reported when it is opened; the same holds below.
             return true;
         };
         if format == ImageFormat::Raw && matches!(container(parsing, &*disk), Ok(Some(_))) {
@@ -96,7 +96,7 @@ pub(super) fn is_disk(path: &Path) -> Result<bool, OpenError> {
             let is_part_of_more = || Ok(!inarch_disk::above(parsing, &pieces, &Keys::default())?.list.is_empty());
             if found.table.is_some() { Ok(true) } else { is_part_of_more() }
         };
-        // What is wrong with a damaged one is said when it is opened.
+        // Errors in a damaged one are reported when it is opened.
         format != ImageFormat::Raw || has_parts().unwrap_or(true)
     })
 }
@@ -133,7 +133,7 @@ impl Opener for Readers {
     }
 
     fn subvolumes(&mut self, volume: &DiskVolume) -> Vec<String> {
-        // What cannot be read has none to be named.
+        // A volume that cannot be read has no subvolumes to be named.
         let found = btrfs::subvolumes(self.parsing, Arc::clone(&volume.backing)).unwrap_or_default();
         found.iter().map(|subvolume| String::from_utf8_lossy(&subvolume.path).into_owned()).collect()
     }
@@ -153,8 +153,8 @@ pub fn volumes(parsing: Parsing, images: Vec<DiskImage>, keys: &Keys) -> Result<
     Ok(volumes)
 }
 
-/// Has a confined thread look at the volumes of a disk image; an image of one file system is one volume. `look` is told which of them are meant: all, or the
-/// one that is named.
+/// Runs `look` on the volumes of a disk image, in a confined thread; an image of one file system is one volume. `look`
+/// also gets which of them are meant: all, or the one that is named.
 ///
 /// # Errors
 /// It is no disk image, or cannot be opened.

@@ -1,4 +1,4 @@
-//! The files of a disk image: opened by the calling thread, and made a disk by one that is confined to parsing.
+//! The files of a disk image. The calling thread opens them; a thread that is confined to parsing makes a disk of them.
 
 use std::fmt;
 use std::fs::File;
@@ -66,7 +66,7 @@ pub struct DiskFile {
     pub with: Vec<PathBuf>,
 }
 
-/// A disk image that the user named, and the files that the user named for what it asks for; all of them open.
+/// A disk image that the user named, and the files that the user lets it refer to, all of them open.
 pub struct DiskImage {
     image: Arc<dyn Backing>,
     format: Option<ImageFormat>,

@@ -21,7 +21,8 @@ use super::{Container, DiskFile, DiskPart, ImageFormat, Source, SourceError, dis
 const MOST_BYTES: u64 = 4 << 20;
 /// The most nodes of it.
 const MOST_NODES: u32 = 200_000;
-/// The most attributes and declarations of namespaces of it. Each one is compared with others, so that many take hours.
+/// The most attributes and namespace declarations in it. Each is compared with others, so many of them would take
+/// hours.
 const MOST_ATTRIBUTES: usize = 20_000;
 const MOST_NAMESPACES: usize = 64;
 /// The most disks of a domain.
@@ -115,13 +116,13 @@ fn text(file: impl Read) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is no text in UTF-8".to_owned())
 }
 
-/// What virsh says; `None` if there is none. Without the right to change anything.
+/// The description that virsh prints, without the right to change anything; `None` if there is no virsh.
 fn virsh(name: &str) -> Result<Option<String>, String> {
     let mut command = Command::new("virsh");
     command.args(["--readonly", "--quiet", "dumpxml"]).arg(format!("--domain={name}"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = command.spawn() else { return Ok(None) };
-    // What it says on one pipe while the other is read is a line.
+    // While one pipe is read, no more than a line is written to the other.
     let said = child.stdout.take().map_or_else(|| Ok(String::new()), text);
     let complaint = child.stderr.take().map_or_else(|| Ok(String::new()), text).unwrap_or_default();
     let ended = child.wait().map_err(|error| error.to_string())?;
@@ -166,10 +167,11 @@ fn describe(xml: &str) -> Result<Described, String> {
     Ok(Described { is_running, disks: disks.into_iter().map(|(_, file)| file).collect(), left_out })
 }
 
-/// Reads a description as `libvirt:DOMAIN` does. Returns how many disks it has that can be read. For who tests that with any text.
+/// Reads a description as `libvirt:DOMAIN` does, for tests with arbitrary text. Returns how many of its disks can be
+/// read.
 ///
 /// # Errors
-/// It is none of a domain.
+/// It does not describe a domain.
 pub fn read_description(xml: &str) -> Result<usize, String> {
     describe(xml).map(|described| described.disks.len())
 }
@@ -178,7 +180,7 @@ fn child<'a, 'b>(node: Node<'a, 'b>, name: &str) -> Option<Node<'a, 'b>> {
     node.children().find(|child| child.has_tag_name(name))
 }
 
-/// The file of a disk, and those that it is a difference to; the error says why it cannot be read.
+/// The file of a disk, and its backing files; the error says why it cannot be read.
 fn of_disk(disk: Node<'_, '_>) -> Result<DiskFile, String> {
     let path = file_of(disk)?;
     let format = child(disk, "driver").and_then(|driver| driver.attribute("type"));

@@ -28,7 +28,8 @@ pub fn note(path: &Path) -> Option<String> {
 
 /// Whether QEMU has a file as the image of a guest's disk that the guest may write to. It has a read lock on a byte then.
 pub fn has_writer(file: &File) -> bool {
-    // It is only asked for, which a file that is open for reading permits. To read all of /proc/locks takes the kernel 10 ms.
+    // The lock is only tested, which a file that is open for reading permits. Reading all of /proc/locks would take the
+    // kernel 10 ms.
     let mut wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: WRITER, l_len: 1, l_pid: 0 };
     let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut wanted));
     asked.is_ok() && i32::from(wanted.l_type) != libc::F_UNLCK

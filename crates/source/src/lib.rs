@@ -55,7 +55,8 @@ pub enum Source {
         path: PathBuf,
         /// What it is, by its first bytes.
         kind: FileKind,
-        /// The architecture that is taken of a container image for several, if it is an archive of one; as images name it.
+        /// The architecture that is taken of a container image for several, if this is an archive of one; by its name
+        /// in images.
         machine: String,
     },
     /// A disk with a partition table, or a volume of one.
@@ -75,7 +76,7 @@ pub enum Source {
         path: PathBuf,
         /// Which of its images, if it has several: a tag, a name or a digest.
         reference: Option<String>,
-        /// The architecture that is taken of an image for several, as images name it.
+        /// The architecture that is taken of a container image for several; by its name in images.
         machine: String,
     },
     /// A container image of a registry.
@@ -86,7 +87,7 @@ pub enum Source {
     Empty,
 }
 
-/// What of a disk image is a tree.
+/// Which part of a disk image is the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPart {
     /// Which file system.

@@ -8,7 +8,7 @@ use inarch_format::oci::machine;
 
 use super::{OpenError, Source, SourceError};
 
-/// An image of a registry. It is fetched at most once for all that have a copy of this.
+/// An image of a registry. It is fetched at most once for this value and its clones.
 #[derive(Clone, Debug)]
 pub struct RegistrySource {
     name: ImageName,
@@ -18,7 +18,7 @@ pub struct RegistrySource {
     fetched: Arc<OnceLock<KeptImage>>,
 }
 
-/// Two are the same if they name the same.
+/// Two are equal if they name the same image.
 impl PartialEq for RegistrySource {
     fn eq(&self, other: &RegistrySource) -> bool {
         (&self.name, &self.machine) == (&other.name, &other.machine)
@@ -28,7 +28,7 @@ impl PartialEq for RegistrySource {
 impl Eq for RegistrySource {}
 
 impl RegistrySource {
-    /// Nothing is asked for yet. It is for machines like this one.
+    /// The image with this name, for machines like this one. Nothing is fetched yet.
     pub fn new(name: ImageName) -> RegistrySource {
         let shown = PathBuf::from(name.to_string());
         RegistrySource { name, shown, machine: machine().to_owned(), fetched: Arc::default() }
@@ -49,7 +49,8 @@ impl RegistrySource {
         &self.shown
     }
 
-    /// Has it here. No confined thread can call this first: it starts threads that make connections, and perhaps a program that has credentials.
+    /// Fetches it, unless it is here. The first call cannot come from a confined thread: it starts threads that make
+    /// connections, and perhaps a program that has credentials.
     ///
     /// # Errors
     /// It cannot be had.
@@ -80,7 +81,7 @@ impl Source {
         }
     }
 
-    /// Has what is fetched as a whole here, before anything waits for it: an image of a registry.
+    /// Fetches a source that is fetched as a whole, which is an image of a registry, before anything waits for it.
     ///
     /// # Errors
     /// It cannot be had.

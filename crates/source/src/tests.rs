@@ -1,4 +1,4 @@
-//! What SRC names, told by its bytes.
+//! What SRC names, recognised by its bytes.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
         let error = parse(&with("x.tar", offset, magic)).unwrap_err();
         assert!(error.contains(what), "{error}");
     }
-    // What is wrong with a disk is said when it is opened.
+    // Errors in a disk are reported when it is opened.
     for (offset, magic) in [(0, &b"QFI\xfb"[..]), (512, b"EFI PART")] {
         let path = with("x.tar", offset, magic);
         assert_eq!(parse(&path).unwrap(), Source::Disk { path, part: DiskPart::new(Which::Auto, PathBuf::new()) });
