@@ -34,7 +34,7 @@ const MODE: Mode = Mode::from_raw_mode(0o666);
 /// The directory of a remote.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
-    /// What the user names: links that lead there are his.
+    /// What the user names: links on the way there are the user's own.
     pub base: PathBuf,
     /// Plain names below it, joined by `/`; or nothing.
     pub prefix: String,

@@ -122,7 +122,7 @@ impl Location {
         self.root().map(|root| root.base.join(root.prefix))
     }
 
-    /// Makes it, if it is one of this machine.
+    /// Makes the directory, if it is one of this machine.
     ///
     /// # Errors
     /// It cannot be made.

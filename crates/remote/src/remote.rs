@@ -15,7 +15,7 @@ use crate::objects::{self, Objects};
 use crate::worker::{Gone, Worker};
 use crate::{RemoteError, directory};
 
-/// How long what may take.
+/// How long requests may take, and how often they may fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connecting.
@@ -45,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// Which state of an object: what a store tells of it.
+/// Identifies one state of an object, as far as a store tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     pub(crate) e_tag: Option<String>,
@@ -65,7 +65,7 @@ impl Version {
 pub struct Found {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Which state of it.
+    /// The state that it is in.
     pub version: Version,
 }
 

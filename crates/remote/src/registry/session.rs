@@ -205,7 +205,7 @@ impl Session {
         }
     }
 
-    /// Gets what the registry asks for. Returns whether there is any that it has not had.
+    /// Gets the permit that the registry asks for. Returns whether there is one that the registry has not had yet.
     async fn ask(&self, base: &Base, headers: &HeaderMap) -> Result<bool, RegistryError> {
         let all: Vec<&str> = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
         let Some(challenge) = challenge(&all.join(", ")) else { return Ok(false) };
@@ -268,7 +268,7 @@ impl Session {
         token_of(&all_of(answer, MOST_SMALL).await?).map_err(|why| RegistryError::Nonsense(plain(&why)))
     }
 
-    /// The error that an answer is.
+    /// The error that an answer stands for.
     pub(super) async fn refused(&self, answer: Response) -> RegistryError {
         let status = answer.status();
         let body = first_of(answer, MOST_SMALL).await;
@@ -283,7 +283,7 @@ impl Session {
         }
     }
 
-    /// What a user does whom the registry refuses.
+    /// Advice for a user whom the registry refuses.
     fn advice(&self) -> String {
         let registry = self.name.registry();
         match &self.found {

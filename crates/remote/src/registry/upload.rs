@@ -1,4 +1,4 @@
-//! What is put into a repository: blobs, each by one request as containerd does it, and at the end a manifest.
+//! Puts blobs into a repository, each by one request as containerd does it, and at the end a manifest.
 
 use std::io;
 
