@@ -28,7 +28,7 @@ pub enum Adopted {
         head: Head,
         /// That generation.
         there: Box<Generation>,
-        /// The one here from which both sides went on.
+        /// The generation here that both sides went on from.
         base: Box<Snapshot>,
     },
 }

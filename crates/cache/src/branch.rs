@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::CacheError;
 
-/// No file of interest is longer, but `packed-refs`.
+/// The most bytes of a file that is read, except `packed-refs`.
 const LONGEST: u64 = 4 << 10;
 const LONGEST_PACKED: u64 = 16 << 20;
 const LONGEST_NAME: usize = 250;

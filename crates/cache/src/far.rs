@@ -49,7 +49,7 @@ pub fn tell_lines(tell: impl Fn(&str) + Send + Sync + 'static) {
 /// The place of a cache, or tree, at a remote.
 pub struct Far {
     remote: Remote,
-    /// What it is of, for lines.
+    /// What the place is of, for messages.
     what: String,
     tell: OnceLock<Tell>,
     lines: AtomicU32,
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Far {
     }
 }
 
-/// A remote that caches are brought together with, and the thread that speaks with it.
+/// A remote with which caches are synced, and the thread that speaks with it.
 #[derive(Clone, Debug)]
 pub struct CacheRemote(pub Arc<Far>);
 
@@ -224,7 +224,7 @@ impl Far {
 }
 
 const HEAD: &str = "head";
-/// Of zstd: names and digests do not become smaller by a higher one.
+/// The zstd level: a higher one makes names and digests no smaller.
 const LEVEL: i32 = 3;
 
 fn far_error(place: &str, error: RemoteError) -> CacheError {
@@ -271,9 +271,9 @@ fn check(mut generation: Generation) -> Result<Generation, Damage> {
     Ok(generation)
 }
 
-/// More than one a nanosecond, for ever.
+/// The highest number of a generation: more than one each nanosecond for a hundred years.
 const MOST_GENERATIONS: u64 = 1 << 62;
-/// Bytes of a pack: half of what a file of ext4 can have.
+/// The most bytes of a pack: half of what a file on ext4 can have.
 const LARGEST_PACK: u64 = 1 << 43;
 
 /// A reader has a descriptor for each.
@@ -297,7 +297,8 @@ const NAMING_FILES: [&str; 5] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// What a thread keeps that speaks with a remote or a registry: connections, and the files that these take; or the remote's directory.
+/// The confinement of a thread that speaks with a remote or a registry: it keeps connections and the files that these
+/// need, or the remote's directory.
 pub fn fetching(directory: Option<&Path>) -> Result<Confinement, PathError> {
     let mut confinement = Confinement::new(Work::Fetch);
     if let Some(directory) = directory {

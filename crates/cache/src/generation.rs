@@ -26,7 +26,7 @@ use super::pack::Digest;
 
 const MAGIC: &[u8; 8] = b"INARCHGN";
 const VERSION: u32 = 2;
-/// Without chunks, which it is still read with.
+/// The version without chunks, which is still read.
 const OLDER: u32 = 1;
 const HASHED: usize = 44;
 const HEADER: usize = HASHED + 8;
@@ -40,7 +40,7 @@ pub struct Stored {
     pub pack: u32,
     /// The first byte in the pack.
     pub at: u64,
-    /// What they are.
+    /// Their digest.
     pub digest: Digest,
 }
 
@@ -188,7 +188,7 @@ impl Generation {
         self.files.iter().map(place).collect()
     }
 
-    /// Tells generations apart whose files have other bytes, though the same names and attributes.
+    /// Distinguishes generations with the same names and attributes whose files have other bytes.
     pub fn content_stamp(&self) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new();
         for stored in &self.files {

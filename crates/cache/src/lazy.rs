@@ -61,7 +61,7 @@ impl Chunk {
 pub(crate) struct Chunks(Vec<Chunk>);
 
 impl Chunks {
-    /// Those of the pack with this number.
+    /// The chunks of the pack with this number.
     pub fn of(generation: &Generation, pack: u32) -> Result<Chunks, Damage> {
         let mut all = Vec::new();
         for (inode, stored) in generation.remote_files().filter(|(_, stored)| stored.pack == pack) {
@@ -91,8 +91,8 @@ impl Chunks {
         self.0.last().map_or(0, Chunk::end)
     }
 
-    /// Whether those of another generation, of the pack with the same name, can lie in one file with these: where two overlap they are
-    /// the same.
+    /// Whether the chunks of another generation, in the pack with the same name, can be in one file with these: chunks
+    /// that overlap must be the same.
     pub fn agrees(&self, other: &Chunks) -> bool {
         let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(one), Some(two)) = (ours.peek(), theirs.peek()) {
@@ -116,14 +116,15 @@ pub(crate) struct LazyPack {
     file: File,
     chunks: Vec<Chunk>,
     tree: Arc<Tree>,
-    /// A bit for each chunk: whether this process has seen the file's bytes to be right. They are so until the disk loses something.
+    /// A bit for each chunk: whether this process has found the file's bytes to be right. They stay right until the
+    /// disk loses something.
     known: Vec<AtomicU64>,
     writeback: Writeback,
-    /// Chunks that a thread has just now.
+    /// Chunks that a thread is fetching just now.
     busy: Mutex<HashSet<usize>>,
     freed: Condvar,
     ahead: Mutex<Ahead>,
-    /// Where the bytes come from; `None`: from nowhere.
+    /// Where to fetch bytes; `None` if that is not possible.
     far: Option<Arc<Far>>,
     /// Whether the file could not be written.
     is_full: AtomicBool,

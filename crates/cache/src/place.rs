@@ -49,7 +49,7 @@ pub enum Scope {
     },
     /// Everything that this user runs.
     User,
-    /// What this user calls so.
+    /// The one that this user gave this name.
     Named(String),
     /// A tree at a remote, by its URL: what was read of it.
     Remote(String),

@@ -47,7 +47,7 @@ const USED: &str = "used";
 pub struct Cache {
     place: CachePlace,
     dir: PathBuf,
-    /// Where bytes come from that are not here.
+    /// Where bytes that are not here come from.
     far: Option<Arc<Far>>,
 }
 
@@ -59,7 +59,8 @@ pub struct Snapshot {
     packs: Vec<Arc<dyn Backing>>,
     /// Whether it is another cache's, with which this one begins.
     pub is_parent_s: bool,
-    /// Of its file, shared; `None` for a cache that has no generation yet, and when nobody reads the snapshot any more.
+    /// A shared lock on its file; `None` for a cache that has no generation yet, and when nobody reads the snapshot any
+    /// more.
     lock: Mutex<Option<FileLock>>,
 }
 
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// That of a cache without generations.
+    /// The snapshot of a cache without generations.
     pub(super) fn empty() -> Result<Snapshot, CacheError> {
         Ok(Snapshot { generation: empty()?, packs: Vec::new(), is_parent_s: false, lock: Mutex::default() })
     }

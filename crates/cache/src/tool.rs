@@ -1,7 +1,8 @@
-//! [`TOOLS`]: the tools whose caches have a name, and what of each is taken.
+//! [`TOOLS`]: the tools whose caches are known by name, and which files of each are taken.
 //!
-//! What a tool writes under a name that two guests used at once is the same for most tools: an artifact's name has its version, or the digest of its
-//! bytes. Then the first publication wins. Indexes and lists change: there the last one wins. Locks and files that are being downloaded are never taken.
+//! For most tools, two guests that write under one name at once write the same: an artifact's name has its version, or
+//! the digest of its bytes. Then the first publication wins. Indexes and lists change: there the last one wins. Locks
+//! and files that are being downloaded are never taken.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! [`Turn`]: one run at a time has a cache that is asked for as `locked`.
+//! [`Turn`]: lets one run at a time have a cache that is used in mode `locked`.
 //!
 //! The lock is flock(2) on the file `turn` of the cache's directory, so the kernel frees it when its holder ends, however that is. The file says who
 //! holds it.
@@ -98,8 +98,8 @@ impl Cache {
         Ok(Turn { _lock: FileLock::of(file) })
     }
 
-    /// Keeps the cache from being used, so that it can be removed, or says who uses it. With `even_if_read`, one who reads its current
-    /// generation is no hindrance: he goes on with the files that he has open.
+    /// Keeps the cache from being used, so that it can be removed, or says who uses it. With `even_if_read`, a reader
+    /// of its current generation does not count: it goes on with the files that it has open.
     ///
     /// # Errors
     /// That cannot be found out.

@@ -106,7 +106,7 @@ impl Parts {
 }
 
 impl Pull<'_> {
-    /// Has all of it here; returns what the name stands for.
+    /// Makes sure that all of it is here; returns what the name stands for.
     fn all(&self) -> Result<Described, PullError> {
         let known = self.images.known(self.name).and_then(|known| Some((known.root()?, known)));
         if let (Pick::Digest(_), Some((root, _))) = (self.name.pick(), &known)
@@ -211,7 +211,7 @@ impl Pull<'_> {
         }
         let answer = self.registry()?.document(reference, &DOCUMENT_TYPES);
         let Answer { bytes, media_type } = answer.map_err(|error| self.fail(error))?;
-        // What a digest names must have it, by whatever algorithm.
+        // A document that a digest names must have that digest, by whatever algorithm.
         let digest = match Digest::parse(reference) {
             Ok(digest) => {
                 let mut hasher = digest.hasher();
@@ -234,7 +234,7 @@ impl Pull<'_> {
             }
         };
         let document = Described { media_type, size: bytes.len() as u64, digest };
-        // Nothing is kept that leads nowhere.
+        // A document that leads nowhere is not kept.
         read(&self.text, &document, &bytes, self.machine)?;
         self.images.keep_document(&document, &bytes)?;
         Ok(document)

@@ -37,8 +37,9 @@ pub struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// Publishes what `make` makes of the current generation; it gets that and the name of the new pack. Returns the new
-    /// generation's number; `None` if `make` makes nothing. `pack` must be durable. `base` is what the caller read, and reads no more.
+    /// Publishes what `make` makes of the current generation; `make` gets that and the name of the new pack. Returns
+    /// the new generation's number; `None` if `make` makes nothing. `pack` must be durable. `base` is what the caller
+    /// has read; it must not be read any more.
     ///
     /// # Errors
     /// [`CacheError::Removed`]: the cache that `base` is of was removed. Packs of the one that has its name now have other files.
@@ -75,8 +76,8 @@ impl Locked<'_> {
         new.commit()?;
         sync_directory(&cache.dir.join(GENERATIONS))?;
         self.make_current(&name)?;
-        // Before their locks end: one who waits to read such a generation finds that it is gone.
-        // One of the new generation's name was left by a publication that did not end, and is replaced.
+        // Removed while they are locked: a process that waits for such a lock to read the generation finds that it is
+        // gone. A generation with the new one's name was left by an unfinished publication, and is replaced.
         for (old, _lock) in unread.iter().filter(|(old, _)| *old != path) {
             fs::remove_file(old).map_err(|error| PathError::new(old, "cannot remove an old generation", error))?;
         }
