@@ -16,13 +16,13 @@ use super::{KeptRun, KeptTree, Record, Store};
 use crate::KeptError;
 use crate::change::ChangeReport;
 
-/// What is said of a file that the run has only a part of: the rest was in a file of this machine.
+/// What is said of a file of which the run has only a part: the rest was in a file of this machine.
 pub(super) const LOST: &str = ", and the run's version is lost with it: it was made of this machine's old file";
 
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {
     trees: Vec<TreeDiff>,
-    /// What there was to say of a file system that was folded just now.
+    /// Notes on file systems that were folded just now.
     folded: Vec<String>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
@@ -77,15 +77,14 @@ impl RunDiff {
         &self.unfinished
     }
 
-    /// The tree that a path of the guest is in, if this machine does not have that any more.
+    /// The tree that a path of the guest is in, if this machine does not have that tree any more.
     fn gone_around(&self, path: &Path) -> Option<&KeptTree> {
         let around = self.all.iter().filter(|tree| path.starts_with(tree.destination()));
         let nearest = around.max_by_key(|tree| tree.destination().components().count())?;
         self.gone.iter().find(|gone| *gone == nearest)
     }
 
-    /// # Errors
-    /// The guest path is in a tree that no longer exists on this machine.
+    /// Refuses a path of the guest in a tree that no longer exists on this machine.
     pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), KeptError> {
         let gone = self.gone_around(path);
         gone.map_or(Ok(()), |tree| Err(KeptError::Gone { path: path.to_owned(), tree: tree.source() }))
@@ -153,7 +152,8 @@ impl RunDiff {
         self.folded.iter().cloned().chain(self.trees.iter().flat_map(notes)).collect()
     }
 
-    /// The trees that nothing is known of, as this machine does not have them any more, and why, each with its place here.
+    /// The trees that are left out because this machine does not have them any more: each by its place here, with the
+    /// reason.
     pub fn left_out(&self) -> Vec<(String, String)> {
         let reason = "it is gone; what the run changed there waits until it is back";
         self.gone.iter().map(|tree| (shown(&tree.source()), reason.to_owned())).collect()

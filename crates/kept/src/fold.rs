@@ -65,7 +65,7 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
     Ok(notes)
 }
 
-/// Keeps of what the run changed in a tree only `found`.
+/// Reduces what the run changed in a tree to `found`.
 pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), KeptError> {
     let mut facts = LayeredFacts { layered };
     let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts).map_err(KeptError::Rest)?;

@@ -35,7 +35,7 @@ pub struct KeptBase {
 
 /// A source with a kept run's layer over it.
 pub struct Laid {
-    /// Both, as one source. Nothing that is not on the disk tells one from another: no selection, no stamp.
+    /// Both, as one source, without a selection and a stamp: only what is on the disk identifies it.
     pub opened: Opened,
     pub layered: Arc<Layered>,
     /// The bytes of the host's files.
@@ -242,7 +242,8 @@ pub(super) struct LayeredLineage {
 }
 
 impl LayeredLineage {
-    /// A place in each part of a file that is in a file of the host, whether or not that has it still.
+    /// For each host file that lends a part of a file, the offset of such a part, whether or not the host file is
+    /// unchanged.
     pub fn lent(&self, new: InodeId) -> Vec<u64> {
         let layered = &self.layered;
         if layered.whole(new).is_some() {

@@ -16,7 +16,7 @@ struct IdsBack {
     ranges: Vec<[u32; 3]>,
     /// What every other id is on the host; the same where there is none.
     others: Option<u32>,
-    /// Nothing that is outside of the ranges has an id on the host.
+    /// Whether ids outside of the ranges have no id on the host.
     #[serde(default)]
     ranges_only: bool,
 }

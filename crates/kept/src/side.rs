@@ -1,4 +1,4 @@
-//! One side of a comparison of files.
+//! [`Side`]: a file in one of two compared states.
 
 use inarch_block::{Content, read_content};
 use inarch_tree::{FileType, InodeId, Tree};

@@ -153,7 +153,7 @@ pub(super) fn set_attributes(
     let mode = has_mode & 0o7777 & !denied;
     // The change of the owner, or the removal of an ACL, may have changed them.
     let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
-    // The previous owner may write to a file that is not new until it has its owner and its bits.
+    // Until a file that is not new has its owner and its bits, the previous owner may write to it.
     let gives_rights = mode & SET_ID != 0 && inode.file_type() == FileType::Regular;
     if gives_rights && !target.is_unwritten()? {
         return Err(MakeError::Changed);

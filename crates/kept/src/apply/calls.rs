@@ -60,9 +60,10 @@ pub(crate) struct Faults {
     pub acts_from: Option<(u64, Act)>,
     /// Whether the directory `across`, and what is in it, is another file system.
     pub is_across: bool,
-    /// An inode number of a file there, and that which it has instead: one of this file system's.
+    /// The inode number of a file there, and the number that it gets instead: one of this file system's.
     pub alike: Option<(u64, u64)>,
-    /// What was removed: while it is open its inode number is not used again, which would be another each time.
+    /// Removed files, which stay open so that no inode number is used again: which file gets one would differ each
+    /// time.
     pub held: std::sync::Mutex<Vec<rustix::fd::OwnedFd>>,
 }
 
@@ -109,7 +110,7 @@ impl Calls {
         }
     }
 
-    /// Whether the file system is to be taken for one that cannot do something.
+    /// Whether to treat the file system as one that lacks an ability.
     pub fn lacks(&self, ability: Ability) -> bool {
         let _ = ability;
         #[cfg(test)]
@@ -151,7 +152,7 @@ impl Calls {
         stat
     }
 
-    /// Whether two directories are to be taken for such in different file systems.
+    /// Whether to treat two directories as being in different file systems.
     pub fn are_apart(&self, one: rustix::fd::BorrowedFd<'_>, other: rustix::fd::BorrowedFd<'_>) -> bool {
         let _ = (one, other);
         #[cfg(test)]

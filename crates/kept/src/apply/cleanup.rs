@@ -54,12 +54,13 @@ impl Executor<'_, '_> {
         }
     }
 
-    /// Notes what has a temporary name, and tells it unless it is told. If that cannot be looked at, the name is noted.
+    /// Notes what has a temporary name, and reports it unless it was reported. If it cannot be looked at, its name is
+    /// noted.
     fn note_name(&mut self, path: &[u8], is_told: bool) -> Result<(), Errno> {
         let task = self.worker.task;
         let name = path.get(parent(path).len()..).unwrap_or_default();
         let name = name.strip_prefix(b"/").unwrap_or(name);
-        // Directories that cannot be listed are told, too, and have no such name.
+        // Directories that cannot be listed are reported too, and have no temporary name.
         let Some(ours) = task.progress.ours(name) else { return Ok(()) };
         let stat = match self.worker.host.stat(path) {
             Ok(Some(stat)) => stat,
@@ -106,7 +107,7 @@ impl Executor<'_, '_> {
         paths
     }
 
-    /// Whether nobody needs what has the temporary name of a difference that is in its place.
+    /// Whether nobody needs what has the temporary name of a difference, because the difference is in its place.
     fn is_useless(&self, i: usize, stat: &Stat) -> bool {
         let lends = self.missing(i).is_some() || self.not_synced.is_some();
         self.worker.is_made(i, stat) || (!lends && self.worker.is_out_still(i, Some(stat)))

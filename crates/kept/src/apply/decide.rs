@@ -173,7 +173,7 @@ impl Decision<'_, '_> {
         if !self.sides.in_place(i) {
             return self.possible(i);
         }
-        // There is no other content to be had than that which the host's file had: attributes are all that is set.
+        // No other content is available than that of the host's old file, so only attributes are set.
         let is = self.sides.new_inode(i).map(|(_, is)| is.file_type());
         let there = self.facts.stats.get(i).copied().flatten();
         match there.is_some_and(|stat| file_type(&stat) == is) {
@@ -214,8 +214,8 @@ impl Decision<'_, '_> {
         self.home(new).or_else(|| self.moved(new))
     }
 
-    /// The name on the host that a difference is linked from. Between volumes a file is copied as long as its bytes are
-    /// known to be those of the scan, which a link would end.
+    /// The name on the host that a difference is linked from. Between volumes a file is copied while its bytes are
+    /// known to be those of the scan; a link would make that unknown.
     pub fn link(&self, i: usize) -> Option<Vec<u8>> {
         let (new, _) = self.sides.new_inode(i)?;
         let from = self.linked_from(new)?;
@@ -235,7 +235,8 @@ impl Decision<'_, '_> {
         if !self.sides.is_unmodified(origin, new) || !self.is_only_borrower(origin, new) {
             return None;
         }
-        // Where the guest has another file that is no difference, the host's file is not this one's alone.
+        // If the guest has another file at one of its names, and that is no difference, the host's file is not this
+        // one's alone.
         let names = self.sides.names.of_base(self.sides.base, origin);
         let is_others =
             |name: &Vec<u8>| self.sides.at(name).is_none() && self.sides.guest.lookup(name).is_some_and(|id| id != new);

@@ -53,7 +53,7 @@ pub(super) fn done(
             Some(change) if change.kind == ChangeKind::Renamed && moved.contains(&path[..]) => {
                 ("rename", change.from.as_deref())
             }
-            // Something else came to where what was renamed had been, or to what came along.
+            // Something else came to the old path of what was renamed, or of what came along.
             Some(change) => (verb(difference, change), None),
             None if comes_along(path) => return None,
             None => (plain_verb(difference), None),

@@ -22,7 +22,7 @@ use crate::VolumeId;
 const OPEN_MAX: usize = 64;
 /// Bytes of a path that are given to the kernel at once: below PATH_MAX.
 const PATH_PIECE: usize = 4000;
-/// Bytes of a path that are gone in one step.
+/// The most bytes of a path that are walked in one step.
 const NEAR: usize = 512;
 /// The longest value of an extended attribute in bytes (include/uapi/linux/limits.h).
 const XATTR_SIZE_MAX: usize = 65536;
@@ -51,7 +51,7 @@ impl Directory {
         self.calls.next()
     }
 
-    /// Whether a test takes its file system for one that cannot do something.
+    /// Whether a test treats its file system as one that lacks an ability.
     pub fn lacks(&self, ability: Ability) -> bool {
         self.calls.lacks(ability)
     }
@@ -245,7 +245,7 @@ impl Host {
         Ok(Host { root, resolve: self.resolve, open, calls, pretended: None, cross: self.cross })
     }
 
-    /// The tree at `source`, whose root is no symlink; it goes on into what is mounted below if `cross` is set.
+    /// The tree at `source`, whose root is no symlink; with `cross`, mounts below belong to it.
     pub fn open(source: &Path, cross: bool) -> Result<Host, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, source, flags, Mode::empty())?;
@@ -274,7 +274,7 @@ impl Host {
         for path in written.take_while(|_| crosses) {
             let directory = match self.parent(path) {
                 Ok((directory, _)) => directory,
-                // What is gone needs no disk.
+                // A path that is gone needs no sync.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(errno),
             };

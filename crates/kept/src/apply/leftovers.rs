@@ -44,8 +44,8 @@ pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be rem
 const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
 pub(super) const UNREAD: &str = "what an earlier apply left there cannot be looked at";
 
-/// How often leftovers are put in order and looked for again. What was away may turn out to be what came out, and that
-/// may have been replaced by something that was torn since.
+/// How often leftovers are put in order and looked for again. A file that was `away` may turn out to be one that
+/// `came_out`, and what replaced that one may be torn since.
 const ROUNDS: usize = 4;
 
 impl Leftovers {

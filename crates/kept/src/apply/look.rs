@@ -445,8 +445,8 @@ impl<'l, 'a> Look<'l, 'a> {
         sides.origin(i).map(|origin| sides.base.inode(origin)).or(sides.old(i).map(|(_, was)| was))
     }
 
-    /// Whether an apply that was interrupted told nobody what of a difference has no place on the host: an owner, or an
-    /// ACL that names one. It is set once more then, and told.
+    /// Whether an interrupted apply may not have reported what of a difference has no place on the host: an owner, or
+    /// an ACL that names one. Then it is set and reported once more.
     fn tells_again(&self, i: usize) -> bool {
         self.progress.had_begun(self.sides.path(i))
     }

@@ -356,7 +356,7 @@ fn left_alone<'v>(sides: &'v Sides<'_>, verdicts: &'v [Verdict]) -> impl Iterato
     })
 }
 
-/// What the host has at the paths where force is to replace it, or an apply with force that has not ended was to.
+/// What the host has at the paths where force is to replace it, or where an unfinished apply with force was to.
 fn forced(
     sides: &Sides<'_>,
     facts: &Facts,
@@ -472,7 +472,7 @@ fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: 
     }
 }
 
-/// Identifies what is kept of a disk: it is another after the guest has written again.
+/// Identifies what is kept of a disk; differs after the guest has written again.
 fn stamp(run: &KeptRun, ordinal: u8) -> String {
     run.files(ordinal).stamp()
 }
@@ -594,7 +594,7 @@ pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'
     let source = tree.source();
     let synced = source.canonicalize().and_then(|there| Ok(Host::open(&there, tree.cross)?.sync(written)?));
     match synced {
-        // What is gone needs no disk.
+        // A path that is gone needs no sync.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
         synced => synced.map_err(|error| not_durable(source, error)),
     }

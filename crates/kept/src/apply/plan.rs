@@ -163,7 +163,7 @@ impl Plan {
         }
         for i in 0..self.verdicts.len() {
             let (Some(old), Some((new, _))) = (sides.touches(i), sides.new_inode(i)) else { continue };
-            // What is linked from where the host has it is not read.
+            // A file that is linked from where the host has it is not read.
             let is_read =
                 |other: &InodeId| arrivals.get(other).is_none_or(|all| all.iter().any(|i| decision.link(*i).is_none()));
             let others = sides.borrowers(old).iter().filter(|other| **other != new && is_read(other));

@@ -10,7 +10,8 @@ use super::host::Directory;
 use super::make::{MakeError, host};
 
 impl Directory {
-    /// Removes what is called `name`, by way of the name `gone` that nothing has, if that `is_it` still.
+    /// Removes what is called `name`, if `is_it` accepts it. Renames it to `gone` first, a free name, and looks at it
+    /// there.
     ///
     /// # Errors
     /// `Changed`: it is something else, and has its name again. `Kept`: it has the name `gone`, since by now another
@@ -18,8 +19,8 @@ impl Directory {
     pub fn remove_seen(&self, name: &[u8], gone: &[u8], is_it: impl Fn(&Stat) -> bool) -> Result<(), MakeError> {
         match self.rename_new(name, self, gone) {
             Err(Errno::NOENT) => return Err(MakeError::Changed),
-            // A longer name may need a block. What frees some must not be refused for want of it: what was looked at
-            // goes.
+            // The longer name may need a block. A removal, which frees some, must not fail for want of one: so this
+            // looks at the name, and removes it, without a rename.
             Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_by_name(name, is_it),
             result => result.map_err(host("remove"))?,
         }

@@ -1,4 +1,4 @@
-//! Does on the host what one step asks for.
+//! [`Worker`]: executes single steps on the host.
 
 use std::collections::{HashMap, HashSet};
 
@@ -156,7 +156,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         source.call().map_err(host("read"))?;
         let file = match object.open() {
             Ok(file) => file,
-            // What another user may not read the guest's disk may have.
+            // The guest's disk may have the content of a file that this user may not read on the host.
             Err(Errno::ACCESS) => return self.make_new(i, directory, name),
             Err(errno) => return Err(host("read")(errno)),
         };
