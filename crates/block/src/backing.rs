@@ -46,7 +46,8 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// The same for the backings below. Asks them through `asked`, so that one below several of them is asked once.
+    /// The same for the backings below. Asks them through `asked`, so that one that lies below several others is asked
+    /// once.
     fn changed_beneath(&self, asked: &mut Asked) -> Option<ChangedFile> {
         let _ = asked;
         self.changed()

@@ -6,8 +6,8 @@
 //! | `names/HEX` | the digest that an image's name had at the last request; HEX is the digest of the name itself: [`store`] |
 //! | `lock` | a program that fetches or reads holds it shared, `prune` exclusively |
 //!
-//! A file gets its name when it is complete, has the right digest and is on the disk, so no reader sees half of one. Two programs that fetch the same file write the same
-//! bytes. A name is written when all that it needs is there.
+//! A file gets its name when it is complete, has the right digest and is on the disk, so no reader sees half of one.
+//! Two programs that fetch the same file write the same bytes. A name is written when all that it needs is there.
 //!
 //! Nothing of a registry is trusted. A thread that speaks with it is confined to that ([`Registry`](inarch_remote::registry::Registry)). A
 //! thread confined to parsing reads the documents; nothing but digests in them becomes a path. Each blob must have the size and the digest

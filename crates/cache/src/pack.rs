@@ -20,8 +20,8 @@ const MAGIC: &[u8; 8] = b"INARCHPK";
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// The most zeros that a guest's files have in one publication, in bytes. They take no room on a disk, but as long to hash as other bytes: without a limit a guest could
-/// keep this machine busy for hours with one sparse file.
+/// The most zeros that a guest's files have in one publication, in bytes. They take no room on a disk, but as long to
+/// hash as other bytes: without a limit a guest could keep this machine busy for hours with one sparse file.
 const MOST_ZEROS: u64 = 64 << 30;
 
 /// A BLAKE3 digest of a file's bytes.

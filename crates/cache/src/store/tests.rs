@@ -1,3 +1,5 @@
+//! How a cache is published, locked and removed, and what a sweep leaves.
+
 use std::time::Duration;
 
 use super::*;

@@ -110,7 +110,8 @@ const FILES: &[i64] = &[
     libc::SYS_getsockopt,
 ];
 
-/// Requests of ioctl(2). By `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF` and `TIOCGWINSZ` a program finds out that a descriptor is no terminal. `FIONBIO` and `FIOASYNC` set a descriptor's mode.
+/// Requests of ioctl(2). By `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF` and `TIOCGWINSZ` a program finds out that a
+/// descriptor is no terminal. `FIONBIO` and `FIOASYNC` set a descriptor's mode.
 const IOCTLS: &[u64] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x5421, 0x5452];
 
 /// Calls that do nothing and succeed. A kernel of User-Mode Linux makes its memory's file executable (`create_tmp_file` of its

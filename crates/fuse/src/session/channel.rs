@@ -74,7 +74,7 @@ fn clone_connection(new: &OwnedFd, old: &OwnedFd) -> io::Result<()> {
     const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
     let old = u32::try_from(old.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
     // SAFETY: the kernel reads one u32, a descriptor's number, from the pointer (fuse_dev_ioctl_clone in fs/fuse/dev.c;
-    // that the request's number says it writes there is the kernel's mistake), and `Setter` passes a pointer to one.
+    // the request's number says, wrongly, that it writes there), and `Setter` passes a pointer to one.
     unsafe { ioctl(new, Setter::<CLONE, u32>::new(old)) }?;
     Ok(())
 }

@@ -428,7 +428,8 @@ fn a_copy_leaves_the_directories_above_it_as_they_were() {
     assert_ne!(changed[0].4, before[0].4);
     chmod(&scene, "a", 0o600).unwrap();
     assert_eq!(seen(&scene), changed);
-    // Only directories are copied up: the copy of the inner one lies in one that is in the upper layer already.
+    // Only directories are copied up; the copy of the outer one goes into a directory that is in the upper layer
+    // already.
     let scene = Scene::new();
     let (node, d) = (scene.node("d/e"), scene.node("d"));
     let before = [scene.node(""), d].map(|node| scene.overlay.attributes(&ME, node, None).unwrap().mtime);
