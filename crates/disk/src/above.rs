@@ -10,7 +10,7 @@ use crate::luks::Tries;
 use crate::signature::{Signature, signature};
 use crate::{DiskError, Keys, Names, luks, lvm, md};
 
-/// How often volumes may lie on each other, of each kind.
+/// How many volumes of each kind may lie on each other.
 const DEEPEST: usize = 3;
 
 /// A partition, or a disk without partitions.
@@ -70,7 +70,7 @@ pub struct Volumes {
 }
 
 impl Above {
-    /// What other volumes may lie on, if it is read.
+    /// The volume as a piece on which others may lie, if its bytes can be read.
     fn piece(&self) -> Option<Piece> {
         let backing = Arc::clone(self.bytes.as_ref().ok()?);
         Some(Piece { name: self.name.clone(), names: self.names(), backing })
@@ -106,12 +106,12 @@ pub fn above(_: Parsing, pieces: &[Piece], keys: &Keys) -> Result<Volumes, DiskE
             if let (Ok(bytes), None) = (&volume.bytes, &volume.content) {
                 match signature(&**bytes) {
                     Ok(content) => volume.content = content,
-                    // Tables above are read with the bytes, and may be damaged.
+                    // To read the bytes, tables of the volume are read, which may be damaged.
                     Err(error) => volume.bytes = Err(error.to_string()),
                 }
             }
         }
-        // Other logical volumes hold no further ones.
+        // Only logical volumes with such content hold further volumes.
         let logical = found.list.iter().skip(known).filter(|volume| volume.content.as_ref().is_some_and(is_below));
         fresh = logical.filter_map(Above::piece).collect();
         if fresh.is_empty() {
@@ -121,7 +121,7 @@ pub fn above(_: Parsing, pieces: &[Piece], keys: &Keys) -> Result<Volumes, DiskE
     Ok(found)
 }
 
-/// Whether other volumes may lie on what holds this.
+/// Whether other volumes may lie on a volume with this content.
 fn is_below(content: &Signature) -> bool {
     matches!(content.format, "crypto_LUKS" | "linux_raid_member" | "LVM2_member")
 }

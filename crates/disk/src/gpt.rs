@@ -40,7 +40,8 @@ pub fn read(image: &dyn Backing, notes: &mut Vec<String>) -> Result<Option<(Tabl
                 Err(fault) => faults.push(format!("the {which} copy: {fault}")),
                 Ok(Some(found)) => {
                     if which == "second" {
-                        // Without a trace of the first one, a disk that was given another table has this one left over.
+                        // If there is no trace of the first copy, the second is left over from before the disk was
+                        // given another table.
                         if faults.is_empty() && !is_announced {
                             continue;
                         }

@@ -63,7 +63,7 @@ impl Keys {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// What is tried on a volume: of a key that ends with a line break, as editors and `echo` leave it, first what is before that.
+    /// The bytes to try on a volume. A key that ends with a line break, as editors and `echo` leave it, is tried without it first.
     pub(crate) fn of(&self, names: &Names) -> impl Iterator<Item = &[u8]> {
         let is_of = |key: &&Key| key.volume.as_ref().is_none_or(|volume| names.answer_to(volume));
         self.keys.iter().filter(is_of).flat_map(|key| {

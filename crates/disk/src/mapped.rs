@@ -23,7 +23,7 @@ pub struct Leg {
 pub struct Run {
     /// Bytes.
     pub length: u64,
-    /// Where it lies: on one leg as it is, on several in chunks by turns. Without any it is zeros.
+    /// Where it lies: on one leg as it is, or striped in chunks over several. Without legs it is zeros.
     pub legs: Vec<Leg>,
     /// Bytes of a chunk, if there are several legs.
     pub chunk: u64,
@@ -59,7 +59,7 @@ pub enum MapError {
 /// A volume made of ranges of backings. Every range lies within them.
 pub struct Mapped {
     size: u64,
-    /// With where each one starts, without gaps.
+    /// The runs, each with where it starts, without gaps.
     runs: Vec<(u64, Run)>,
 }
 

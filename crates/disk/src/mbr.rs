@@ -7,7 +7,7 @@ use inarch_block::Backing;
 use crate::read::{bytes, u32_at};
 use crate::{DiskError, Part, Table, TableKind};
 
-/// Bytes of a sector: an MBR counts in these, unless the disk's are larger, which it does not say.
+/// Bytes of a sector, in which an MBR counts. A disk with larger sectors counts in those, but an MBR does not say so.
 const SECTOR: u64 = 512;
 /// The most partitions in an extended one that are read. Linux reads 256 of a disk.
 const MOST: usize = 256;

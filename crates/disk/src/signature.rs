@@ -34,7 +34,7 @@ impl Signature {
 /// A format: tells it by the first bytes of a volume.
 type Teller = fn(&[u8]) -> Option<Signature>;
 
-/// Those that are the surest first. A volume that was formatted anew may still have the numbers of another format.
+/// The most certain ones first. A volume that was formatted anew may still have another format's magic numbers.
 const TELLERS: [Teller; 23] = [
     luks, lvm, raid, xfs, btrfs, ext, squashfs, erofs, f2fs, iso9660, hfsplus, hfs, jfs, reiserfs, nilfs, gfs2, apfs,
     swap, bitlocker, ntfs, exfat, fat, bcache,
@@ -249,7 +249,7 @@ fn ntfs_label(volume: &dyn Backing, head: &[u8]) -> Result<Option<String>, DiskE
     };
     let Some((at, length)) = place() else { return Ok(None) };
     let Some(mut record) = bytes(volume, at, length)? else { return Ok(None) };
-    // The last two bytes of each 512 are kept in a list; label and list are in the first 1024.
+    // The record keeps the last two bytes of each 512 in a list. Label and list are in the first 1024 bytes.
     if let Some(saved) = u16_at(&record, 4).map(usize::from).and_then(|list| array::<2>(&record, list.checked_add(2)?))
         && let Some(place) = record.get_mut(510..512)
     {

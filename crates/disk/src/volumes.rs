@@ -20,8 +20,8 @@ pub struct DiskVolume {
 }
 
 /// The volumes of a guest's disks: of each disk the partitions by where they start, then arrays, opened LUKS volumes and logical volumes that can
-/// be read. Extended partitions are none: their parts are. Nor are the members of an array that can be read, as those of a mirror look like it, and
-/// what an opened LUKS volume lies in.
+/// be read. Three things are left out: extended partitions (the partitions in them count), the members of an array that can be read (a mirror's
+/// members look like the mirror), and what an opened LUKS volume lies in.
 ///
 /// # Errors
 /// As [`examine`].

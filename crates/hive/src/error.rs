@@ -16,7 +16,7 @@ pub enum HiveError {
     /// It is something else.
     #[error("it is no hive of the Windows registry: {0}")]
     NoHive(&'static str),
-    /// A cell is not what points to it says.
+    /// A cell is not what the reference to it says.
     #[error("it is damaged at byte {offset}: {what}")]
     Damaged {
         /// Where, in the file.

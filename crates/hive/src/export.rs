@@ -13,7 +13,8 @@ const WIDTH: usize = 77;
 
 /// The lines of a key in UTF-16. `above` is the full path of where the walk began.
 ///
-/// A name with a line break would become lines of its own, which could be anything, and is left out. `lost` is told what is.
+/// A name with a line break is left out: what follows the break would become lines of the file, which could mean anything.
+/// `lost` is told what is left out.
 pub fn export_key(above: &str, visited: &Visited, lost: &mut dyn FnMut(String)) -> Vec<u16> {
     let mut text: Vec<u16> = Vec::new();
     let path = visited.path.iter().fold(above.to_owned(), |path, name| path + "\\" + name);

@@ -1,8 +1,8 @@
 //! Transaction logs, replayed in memory ("Format of transaction log files", "Dirty state of a hive").
 //!
-//! Windows writes a change into a log first, and into the hive minutes later. It begins a write with a new first sequence number in the hive's
-//! header and ends it with the second one. If they differ, the logs have what is missing: entries with sequence numbers (since Windows 8.1),
-//! or a bitmap of changed sectors.
+//! Windows writes a change into a log first, and into the hive minutes later. The hive's header has two sequence numbers: Windows changes the
+//! first before it writes to the hive, and the second afterwards. If they differ, the logs have what is missing: entries with sequence numbers
+//! (since Windows 8.1), or a bitmap of changed sectors.
 
 use std::sync::Arc;
 
@@ -102,7 +102,8 @@ fn replay_entries(
     let (mut at, mut count) = (SECTOR as u64, 0);
     while let Some(entry) = entry(log, at)? {
         at += entry.bytes.len() as u64;
-        // What comes before was applied; what does not follow is left from earlier, or is missing something.
+        // An entry with a lower number has been applied already. After a gap in the numbers, entries are left over from earlier writes, or
+        // some are missing.
         if entry.sequence < *expected {
             continue;
         }
@@ -158,7 +159,7 @@ fn apply(entry: &Entry, pages: &mut Replayed) -> Option<()> {
     Some(())
 }
 
-/// Applies a log with a bitmap: a bit for each sector of the bins, then those that are set. False if it is cut off.
+/// Applies a log with a bitmap: a bit for each sector of the bins, then the sectors whose bits are set. False if the log is cut off.
 fn replay_bitmap(log: &dyn Backing, length: u32, pages: &mut Replayed) -> Result<bool, HiveError> {
     let bits = length as usize / SECTOR;
     let head = SECTOR + (4 + bits.div_ceil(8)).next_multiple_of(SECTOR);

@@ -230,8 +230,8 @@ fn circles_and_sizes_that_are_none_are_refused() {
     assert!(matches!(with(a + 4 + 36, u32::MAX), Err(HiveError::Damaged { .. })));
 }
 
-/// A hive with `count` keys below `a`, and an index root of `leaves` leaves. With `of_all` the keys below `a` share the root, else it is that of
-/// `a`. All leaves are one cell: the last one of the hive, 16 KiB long and without items.
+/// A hive with `count` keys below `a`, and an index root of `leaves` leaves. With `of_all`, all keys below `a` share the index root; otherwise
+/// it is `a`'s own. All leaves are one cell: the last one of the hive, 16 KiB long and without items.
 fn with_empty_leaves(count: usize, leaves: u16, of_all: bool) -> Vec<u8> {
     let mut hive = made(count);
     let number = |hive: &[u8], at: usize| u32::from_le_bytes(hive[at..at + 4].try_into().unwrap()) as usize;

@@ -1,4 +1,4 @@
-//! All keys below one.
+//! [`Walk`]: visits a key and all keys below it.
 
 use crate::key::{self, Key};
 use crate::value::Value;
@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
 
     fn next_cell(&mut self) -> Option<u32> {
         loop {
-            // A level's keys are done with the names up to it.
+            // When the next key of a level is taken, only the names above that level remain.
             let level = self.levels.last_mut()?;
             let next = level.pop();
             self.names.truncate(self.levels.len() - 1);

@@ -1,4 +1,4 @@
-//! Several volumes as one, as a guest mounts them.
+//! [`Composite`]: several volumes as one, mounted on each other's directories as in a guest.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{Attributes, Facts, Item, Listed, Loss, Node, Pass, Statistics, Strea
 const NODE_BITS: u32 = 56;
 /// The bits from here on are the volume's place in the list. The one before says that the node is folded.
 const NUMBER_SHIFT: u32 = NODE_BITS + 1;
-/// Where a folded node has its upper 8 bits. NTFS has a sequence number up there, and zeros here.
+/// Where a folded node keeps its upper 8 bits. An NTFS node has a sequence number in the upper bits, and zeros here.
 const FOLD_SHIFT: u32 = 40;
 /// The most volumes.
 const MOST: usize = 1 << (u64::BITS - NUMBER_SHIFT);
 
-/// A node in its lower 57 bits: as it is, or with its upper 8 bits in the middle. `None` if it has bits in both places.
+/// A node packed into 57 bits: as it is, or with its upper 8 bits moved to [`FOLD_SHIFT`]. `None` if it has bits in both places.
 fn folded(node: u64) -> Option<u64> {
     let upper = node >> NODE_BITS;
     if upper == 0 {
@@ -28,7 +28,7 @@ fn folded(node: u64) -> Option<u64> {
     (low >> FOLD_SHIFT & 0xFF == 0).then_some(1 << NODE_BITS | low | upper << FOLD_SHIFT)
 }
 
-/// The node of the volume of that number, where there are several.
+/// The address, among several volumes, of a node of volume `number`.
 fn among_several(number: u64, inner: Node) -> Result<Node, VolumeError> {
     let large = || VolumeError::Unsupported("its inode's address is too large to be one of several volumes".to_owned());
     Ok(Node(folded(inner.0).ok_or_else(large)? | number << NUMBER_SHIFT))
@@ -63,13 +63,13 @@ pub enum NotMounted {
 
 /// Volumes that are mounted on directories of each other.
 ///
-/// If there are several, a [`Node`] has the number of its volume in its upper 7 bits. Nodes whose own addresses need more than the other ones are left out, which
-/// no format has in practice. Inode numbers of the mounted volumes have it too, so that no two files have the same.
+/// If there are several, the upper 7 bits of a [`Node`] are its volume's number. A node whose own address does not fit into the other bits is left out; no
+/// format has such nodes in practice. Inode numbers contain the volume's number too, so that no two files have the same.
 pub struct Composite {
     volumes: Vec<Mounted>,
-    /// From a directory that is mounted on to the number of the volume whose root covers it.
+    /// From a mount point to the number of the volume whose root covers it.
     covered: HashMap<Node, u64>,
-    /// Those of all volumes, one after the other.
+    /// The backings of all volumes, one volume after the other.
     backings: Vec<Arc<dyn Backing>>,
     notes: Vec<String>,
     root: Node,
@@ -141,7 +141,7 @@ impl Composite {
             return Err(NotMounted::TooMany);
         }
         let parent = self.parent(directory)?.unwrap_or_else(|| self.root());
-        // Those of a single volume are as they are there.
+        // With a single volume, addresses do not contain a number yet.
         let several = |node: Node| if number > 1 { Ok(node) } else { among_several(0, node) };
         let (directory, parent, root) = (several(directory)?, several(parent)?, several(self.root)?);
         self.root = root;
@@ -165,7 +165,7 @@ impl Composite {
         Ok((number, mounted, Node(unfolded(node.0))))
     }
 
-    /// The node that is seen for a node of a volume: the root of what covers it, or itself.
+    /// What callers see in place of a volume's node: the root of the volume that is mounted on it, or the node itself.
     fn seen(&self, number: u64, inner: Node) -> Result<Node, VolumeError> {
         let node = self.outer(number, inner)?;
         let Some(over) = self.covered.get(&node) else { return Ok(node) };
@@ -287,7 +287,7 @@ impl Volume for Composite {
         &self.backings
     }
 
-    /// Those of the root's volume; the inodes are of all.
+    /// Sizes are those of the root's volume; inodes are counted in all volumes.
     fn statistics(&self) -> Statistics {
         let mut all = self.volumes.iter().map(|mounted| mounted.volume.statistics());
         let root = all.next().unwrap_or_default();
@@ -341,7 +341,7 @@ impl Pass for Passes<'_> {
         pass.facts(inner, facts)?;
         facts.attributes = numbered(number, facts.attributes);
         shifted(mounted.first_backing, &mut facts.extents);
-        // A key is one of its own volume.
+        // Keys of different volumes may be equal.
         if !facts.shared.is_empty() {
             facts.shared.extend_from_slice(&number.to_le_bytes());
         }

@@ -1,4 +1,4 @@
-//! Finds nodes by path, and reads small files: for what looks into a volume.
+//! Finds nodes by path and reads small files, for code that inspects a volume.
 
 use std::collections::VecDeque;
 
@@ -88,8 +88,8 @@ fn find(volume: &dyn Volume, path: &[u8], last: Last) -> Result<Option<(Node, Wa
     Ok(Some((here, above)))
 }
 
-/// The entry of a directory whose name has these letters in any case, if that is how its users take names; and the name. Of several the one that
-/// comes first.
+/// If the users of a directory ignore case: its entry whose name equals `name` but for case, with the name as stored. Of several, the one that
+/// sorts first.
 fn in_any_case(volume: &dyn Volume, directory: Node, name: &[u8]) -> Result<Option<(Node, Vec<u8>)>, VolumeError> {
     if !volume.ignores_case(directory) {
         return Ok(None);

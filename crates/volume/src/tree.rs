@@ -7,7 +7,7 @@ use inarch_tree::{DataRange, Extent, FileType, Inode, InodeId, Tree, Xattr};
 
 use crate::{Attributes, Item, Loss, Node, Statistics, Volume, VolumeError, next_data};
 
-/// A block as it is told of: a tree has none.
+/// The block size that statistics report: a tree has no blocks.
 const BLOCK_SIZE: u32 = 4096;
 
 /// A [`Tree`] and its [`Content`] as a [`Volume`], for what asks volumes. A node is an inode's id and 1 more, and so is the
@@ -124,7 +124,7 @@ impl Volume for TreeVolume {
     }
 
     fn extents(&self, file: Node, _: u64, _: u64) -> Result<Option<Vec<Extent>>, VolumeError> {
-        // Wherever they lie, its content knows.
+        // Only the content knows where its bytes lie.
         self.inode_of(file, FileType::Regular).map(|_| None)
     }
 

@@ -138,8 +138,7 @@ pub trait Volume: Send + Sync {
     /// not found and part of the directory cannot be read.
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError>;
 
-    /// Whether those who use a directory take names that differ only in the case of letters for one. [`Volume::lookup`] does not: it finds a name as it is
-    /// stored.
+    /// Whether the users of a directory ignore case in names. [`Volume::lookup`] does not: it finds a name only as it is stored.
     fn ignores_case(&self, directory: Node) -> bool {
         let _ = directory;
         false

@@ -1,4 +1,4 @@
-//! A cache of tables and decompressed clusters, bounded in bytes; what was not used for the longest time goes first.
+//! An LRU cache of tables and decompressed clusters, bounded in bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

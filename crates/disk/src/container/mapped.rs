@@ -1,4 +1,4 @@
-//! [`Mapped`]: a disk that a map tells where to find.
+//! [`Mapped`]: a disk whose parts a [`Map`] finds in other files.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,7 +27,8 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    /// The piece at `offset`, and how far those of the following units of `unit` bytes continue it: at most `count` bytes.
+    /// The piece at `offset`, and its length with the pieces of the following units (of `unit` bytes) that continue it: at
+    /// most `count` bytes.
     pub(crate) fn run(
         offset: u64,
         count: u64,
@@ -66,7 +67,7 @@ pub(crate) trait Map: Send + Sync {
     }
 }
 
-/// A disk that a map tells where to find.
+/// A disk whose parts a map finds.
 pub(crate) struct Mapped<M> {
     /// The map.
     pub(crate) map: M,

@@ -1,8 +1,8 @@
 //! Disks in files of another layout: QCOW2, VDI, VHD, VHDX and VMDK, for reading.
 //!
 //! All of them are a map from ranges of the guest's disk to ranges of a file, zeros, compressed clusters, or an image below
-//! ([`mapped`]). So what [`open`] gives lends the ranges of files as they lie there, without copying. Tables are read when
-//! they are needed; they and decompressed clusters are cached, bounded in bytes ([`cache`]).
+//! ([`mapped`]). So the disk that [`open`] returns lends ranges of these files without copying. Tables are read when they
+//! are needed; they and decompressed clusters are cached, bounded in bytes ([`cache`]).
 //!
 //! An image may name other files: a backing file, a data file, extents. A name in an image is whatever its maker wanted it
 //! to be, so nothing is opened by it. The caller gives the files ([`Below`]); usually the user named them ([`NamedFiles`]).
@@ -143,8 +143,8 @@ fn kind_of(file: &dyn Backing) -> io::Result<Option<Container>> {
 
 /// Opens a container: the disk in it, as the guest sees it.
 ///
-/// A file that it names is asked for with `below`. A backing file may have one itself, up to [`MAX_CHAIN`] images. What kind
-/// a backing file is, the image says; if it does not, [`recognise`] tells. Internal snapshots are not shown.
+/// A file that it names is asked for with `below`. A backing file may have one itself, up to [`MAX_CHAIN`] images. The image
+/// says what kind its backing file is; if it does not, [`recognise`] finds out. Internal snapshots are not shown.
 ///
 /// The disk's `size` is what the image says; reads of damaged parts fail with [`io::ErrorKind::InvalidData`].
 ///

@@ -53,7 +53,7 @@ impl Tables {
         Ok(page)
     }
 
-    /// What `unpack` makes of the cluster that `at` tells from others, or what it made before.
+    /// The decompressed cluster that `at` identifies: from the cache, or from `unpack`.
     pub(super) fn unpacked(
         &self,
         at: u64,

@@ -24,7 +24,7 @@ pub(super) fn unpack(method: Method, packed: &[u8], most: usize) -> Option<Vec<u
             let mut state = Decompress::new(method == Method::Zlib);
             match state.decompress(packed, &mut out, FlushDecompress::Finish) {
                 Ok(Status::StreamEnd) => {}
-                // The end of the stream may be what did not fit.
+                // The buffer is full, and perhaps only the mark of the stream's end did not fit.
                 Ok(Status::Ok | Status::BufError) if state.total_out() == most as u64 => {}
                 _ => return None,
             }

@@ -107,7 +107,7 @@ pub(super) fn open(opening: &mut Opening<'_, '_>, file: Arc<dyn Backing>) -> Res
     Ok(Arc::new(Mapped { map, size, data: file, below }))
 }
 
-/// The disk of which an image has the differences. It is a VHD with the identifier that the image has of it.
+/// The parent of an image of differences: a VHD whose identifier is the one that the image has for it.
 fn parent(opening: &mut Opening<'_, '_>, header: &[u8]) -> Result<Arc<dyn Backing>, ContainerError> {
     let name = header.get(64..64 + 512).unwrap_or_default().chunks_exact(2);
     let name: Vec<u16> =

@@ -121,7 +121,7 @@ pub enum NotFound {
     },
 }
 
-/// What opens the file systems of volumes: the readers are not known here.
+/// Opens the file systems of volumes, because this crate does not know the readers.
 pub trait Opener {
     /// Why one cannot be opened.
     type Error: From<NotFound>;
@@ -258,7 +258,7 @@ fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
 
-/// The directories of a Btrfs that hold a root, where its default subvolume is none: those of Debian and Ubuntu, Fedora, and Debian's installer.
+/// Where to look for a root if the default subvolume of a Btrfs is none: the subvolumes of Debian and Ubuntu, Fedora, and Debian's installer.
 const ROOT_SUBVOLUMES: [&[u8]; 3] = [b"@", b"root", b"@rootfs"];
 
 /// Whether a file system is the root of an operating system.

@@ -1,4 +1,4 @@
-//! [`places`]: which volumes of a guest's disks are mounted where, for who mounts them all.
+//! [`places`]: which volumes of a guest's disks are mounted where, for a caller that mounts all of them.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
     }
     let mut roots = Vec::new();
     for (at, volume) in volumes.iter().enumerate() {
-        // One that cannot be opened is no root that can be told; who mounts it may do better.
+        // A volume that cannot be opened here cannot be recognised as a root. The caller may still be able to mount it.
         let root = open(volume).ok().flatten().and_then(|files| root_in(&files));
         roots.extend(root.map(|(root, subvolume)| (at, root, subvolume)));
     }

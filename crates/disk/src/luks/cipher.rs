@@ -51,7 +51,7 @@ enum Iv {
     Plain,
     /// All 64 bits, little-endian.
     Plain64,
-    /// That encrypted by a hash of the key.
+    /// All 64 bits, encrypted with a hash of the key.
     Essiv(Aes),
 }
 

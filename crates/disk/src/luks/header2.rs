@@ -17,7 +17,7 @@ use crate::read::{array, bytes};
 
 /// Bytes of the binary part.
 const BINARY: usize = 4096;
-/// What a whole copy can take, and where the second copy may lie: it follows the first (table 1).
+/// The sizes that a copy can have. The second copy follows the first, so these are also the places where it may lie (table 1).
 const SIZES: [u64; 9] = [0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000];
 /// Where the checksum is.
 const CHECKSUM: std::ops::Range<usize> = 448..512;

@@ -15,7 +15,7 @@ pub const MOST_KEY: u32 = 64;
 pub const MOST_STRIPES: u32 = 4000;
 /// The most KiB that a derivation takes: the most that cryptsetup takes unless it is told to take more.
 const MOST_MEMORY: u32 = 1 << 20;
-/// The most KiB that a derivation passes over, times included: a minute or so.
+/// The most KiB that a derivation passes over, its memory times its iterations: a minute or so.
 const MOST_PASSES: u64 = 64 << 20;
 /// The most iterations of PBKDF2: a few minutes.
 const MOST_ITERATIONS: u32 = 500_000_000;
@@ -135,7 +135,7 @@ impl Keyslot {
         Ok(digests.iter().any(|digest| digest.fits(&key)).then_some(key))
     }
 
-    /// What the keyslot gives for any passphrase.
+    /// The key that the keyslot gives for a passphrase, right or wrong.
     fn key(&self, header: &dyn Backing, passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, String> {
         let is_possible = (1..=MOST_KEY).contains(&self.key_length)
             && (1..=MOST_KEY).contains(&self.area_key)
@@ -172,7 +172,7 @@ fn merge(stripes: &[u8], length: usize, mixer: Hash) -> Zeroizing<Vec<u8>> {
     key
 }
 
-/// Replaces each part of a digest's size by the digest of its number and it.
+/// Replaces each part of the key, of a digest's size, by the digest of the part's number and the part.
 fn diffuse(key: &mut [u8], mixer: Hash) {
     for (number, part) in (0u32..).zip(key.chunks_mut(mixer.size())) {
         let digest = Zeroizing::new(mixer.digest(&[&number.to_be_bytes(), part]));

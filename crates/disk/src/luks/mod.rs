@@ -4,7 +4,7 @@
 //! 2. A keyslot gives the volume's key for a passphrase ([`keyslot`]). A digest tells whether it is the right one.
 //! 3. The data's sectors are decrypted when they are read ([`opened`], [`cipher`]).
 //!
-//! Nothing is allocated and no time is spent by what a header claims, but within bounds. Keys are zeroed in memory when they are not needed any more.
+//! The memory and time that a header can demand are bounded. Keys are zeroed in memory when they are no longer needed.
 
 #[cfg(test)]
 mod build;
@@ -31,7 +31,7 @@ use crate::mapped::{Leg, Mapped, Run};
 use crate::signature::{Signature, at_the_start};
 use crate::{DiskError, Window};
 
-/// How often passphrases are tried on keyslots in all: each try takes up to a minute by the header's will.
+/// How often passphrases are tried on keyslots in all: a header can make each try take up to a minute.
 const MOST_TRIES: u32 = 256;
 
 /// The most digests that tell the key of a segment: one, and another while a volume is encrypted anew.
@@ -66,7 +66,7 @@ struct Segment {
 
 /// The keys of a segment.
 struct Bound {
-    /// What tells them; each one may.
+    /// What recognises them: a key that fits any of these.
     digests: Vec<KeyDigest>,
     /// The numbers of the keyslots that hold them.
     keyslots: Vec<usize>,
@@ -118,7 +118,7 @@ pub(crate) fn assemble(
     Ok((opened, rest))
 }
 
-/// `/dev/mapper/luks-UUID`, as systemd calls it, once.
+/// `/dev/mapper/luks-UUID`, as systemd calls it; with a number if that name is taken.
 fn name(content: &Signature, found: &Volumes) -> String {
     let is_of_uuid = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
     let uuid = content.uuid.as_deref().filter(|uuid| uuid.bytes().all(is_of_uuid));

@@ -67,11 +67,12 @@ pub struct Segment {
 pub enum Kind {
     /// On areas by turns.
     Areas { areas: Vec<Area>, chunk: u64 },
-    /// On each of some logical volumes: with the one that describes it, if there is one.
+    /// Copies, each on a logical volume: with the name of the volume that holds the copy's state, if there is one.
     Copies(Vec<(Option<String>, Area)>),
     /// Nowhere: they are zeros.
     Zeros,
-    /// In a pool, as the device of that number; what that does not have is in an origin outside of the pool, if there is one.
+    /// In a pool, as the device of that number. What the device does not have is in an origin outside of the pool, if there
+    /// is one.
     Thin { pool: String, device: u64, origin: Option<String> },
 }
 
@@ -232,7 +233,7 @@ fn areas(list: &[Value<'_>]) -> Option<Vec<Area>> {
     if rest.is_empty() && !pairs.is_empty() { areas.collect() } else { None }
 }
 
-/// Names of logical volumes, each after that of the one with its state.
+/// Names of logical volumes. With `have_state`, each follows the name of the volume with its state.
 fn copies(list: &[Value<'_>], have_state: bool) -> Option<Vec<(Option<String>, Area)>> {
     let name = |value: &Value<'_>| Some(value.text()?.to_owned());
     if list.is_empty() {

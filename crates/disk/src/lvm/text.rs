@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         Ok(word.parse().map_or(Value::Text(word.into()), Value::Number))
     }
 
-    /// What is before the next quote; a backslash before a quote or a backslash is not of it.
+    /// The text up to the next quote. A backslash escapes a quote or a backslash.
     fn string(&mut self) -> Result<Cow<'a, str>, TextError> {
         let rest = self.rest();
         let mut escapes = false;

@@ -1,8 +1,8 @@
 //! Thin volumes: where their chunks are, by the metadata of their pool.
 //!
 //! The metadata is that of the kernel's dm-thin: a superblock (drivers/md/dm-thin-metadata.c) and trees of blocks (persistent-data/dm-btree-internal.h).
-//! The tree of mappings has a tree for each device, and that the place of each chunk. A snapshot is a device that shares blocks with another.
-//! Numbers are little-endian. Every block has a checksum and its own number, and trees are followed to a bounded depth.
+//! The tree of mappings has a tree for each device, which has the place of each chunk. A snapshot is a device that shares blocks with another. Numbers
+//! are little-endian. Every block has a checksum and its own number, and trees are followed to a bounded depth.
 
 use std::io;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Trees {
     }
 }
 
-/// How many of `count` are before the first that is not, as for a slice.
+/// How many of `count` come before the first for which `is_before` is false: `partition_point` of a slice.
 fn position(count: usize, is_before: &dyn Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -129,7 +129,7 @@ struct Chunks {
     root: u64,
     /// Bytes of a chunk.
     chunk: u64,
-    /// What chunks that the pool has not got are: zeros, or those of the origin outside of the pool.
+    /// What takes the place of chunks that the pool does not have: zeros, or the origin outside of the pool.
     otherwise: Piece,
 }
 

@@ -49,7 +49,7 @@ pub fn assemble(pieces: Vec<Piece>, found: &mut Volumes) -> Result<(Vec<Piece>, 
     Ok((arrays, rest))
 }
 
-/// An array of those of its members that are there.
+/// The array that these members make, though some may be missing.
 fn array(mut members: Vec<Member>, found: &mut Volumes) -> Above {
     let on = members.iter().map(|member| member.piece.name.clone()).collect();
     members.sort_by_key(|member| std::cmp::Reverse(member.block.events));
@@ -147,7 +147,8 @@ fn striped(newest: &Superblock, members: &[(Leg, u64)]) -> Result<Arc<dyn Backin
         let mut larger: Vec<(Leg, u64)> = members.iter().filter(|(_, length)| *length > done).cloned().collect();
         let Some(end) = larger.iter().map(|(_, length)| *length).min() else { break };
         let length = (end - done).checked_mul(larger.len() as u64).ok_or("it has a size that cannot be")?;
-        // Linux counted chunks from the array's start in later zones, too, and now says which it does.
+        // Linux once counted chunks from the array's start in later zones, too. Now the superblock says which way of
+        // counting applies.
         match newest.layout {
             _ if runs.is_empty() => {}
             BY_ARRAY => {

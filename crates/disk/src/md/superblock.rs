@@ -62,7 +62,7 @@ pub fn read(volume: &dyn Backing) -> Result<Option<Superblock>, DiskError> {
     at_the_end(volume)
 }
 
-/// One of version 1.0 or 0.90. The rest of the volume may look as if it were none of a member.
+/// A superblock of version 1.0 or 0.90. The rest of the volume may not look like a member's.
 pub fn at_the_end(volume: &dyn Backing) -> Result<Option<Superblock>, DiskError> {
     if let Some(sector) = (volume.size() / SECTOR).checked_sub(16)
         && let Some(found) = first_at(volume, sector & !7)?

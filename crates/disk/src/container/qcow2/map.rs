@@ -14,7 +14,8 @@ use super::header::Header;
 const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// A compressed cluster.
 const COMPRESSED: u64 = 1 << 62;
-/// A cluster with a reference count of 1. With an external data file, this tells one at byte 0 from none.
+/// A cluster with a reference count of 1. With an external data file, this bit tells a cluster at byte 0 from no
+/// cluster.
 const COPIED: u64 = 1 << 63;
 /// A cluster of zeros, in an entry that is not extended.
 const ZEROS: u64 = 1;

@@ -1,7 +1,7 @@
 //! QCOW2, versions 2 and 3 (QEMU, docs/interop/qcow2.txt): standard and extended L2 entries, clusters compressed by zlib or
 //! zstd, a backing file, an external data file.
 //!
-//! The image's reference counts are not read: they matter to who writes. Nor are its internal snapshots.
+//! The image's reference counts are not read, as only writers need them. Nor are its internal snapshots.
 
 mod header;
 mod map;

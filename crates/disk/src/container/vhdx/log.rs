@@ -1,8 +1,8 @@
-//! The log of an image that was not closed properly (section 2.3), replayed in memory: [`Replayed`] is the file as it would be
-//! had its writer gone on. Nothing is written.
+//! The log of an image that was not closed properly (section 2.3), replayed in memory: [`Replayed`] is the file as it would be if its
+//! writer had finished. Nothing is written.
 //!
-//! The log is a ring of entries. The active run is the newest run of consecutive entries whose first is the tail that the last one names;
-//! its changes are made in order.
+//! The log is a ring of entries. Each entry names a tail: the oldest entry that was still needed when it was written. The newest run of
+//! consecutive entries whose last one names the first as its tail is the active one. Its changes are made in order.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -84,9 +84,9 @@ pub(super) fn replay(file: Arc<dyn Backing>, header: &Header) -> Result<Arc<dyn 
 struct Ring {
     bytes: Vec<u8>,
     log: Guid,
-    /// Bytes of which a checksum may still be computed: entries that overlap each other would make it a long time.
+    /// Bytes that may still be checksummed: without a limit, entries that overlap each other would take a long time.
     left: Cell<u64>,
-    /// Sectors that may still become zeros: a descriptor of a few bytes names many.
+    /// Sectors that may still become zeros: a descriptor of a few bytes can name many.
     zeros: Cell<u64>,
 }
 
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// A log whose only entry says so often that the same sectors become zeros.
+    /// A log whose only entry says `times` times that the same sectors become zeros.
     fn zeroing(times: u32, sectors: u64) -> (Ring, Entry) {
         let length = (HEADER as u64 + u64::from(times) * DESCRIPTOR as u64).next_multiple_of(SECTOR);
         let mut bytes = vec![0; length as usize];

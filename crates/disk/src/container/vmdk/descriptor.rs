@@ -35,7 +35,7 @@ pub(super) enum ExtentKind {
 }
 
 impl Descriptor {
-    /// That at `at`; what follows a NUL is not of it.
+    /// Reads the descriptor at `at`, up to the first NUL.
     pub(super) fn read(file: &dyn Backing, at: u64, length: u64) -> Result<Descriptor, ContainerError> {
         let mut text = Container::Vmdk.bytes(file, at, length.min(LONGEST), "the descriptor")?;
         text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));

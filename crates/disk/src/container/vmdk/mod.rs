@@ -79,8 +79,8 @@ pub(super) fn open(opening: &mut Opening<'_, '_>, file: Arc<dyn Backing>) -> Res
     Ok(Arc::new(joined))
 }
 
-/// The disk of which an image has the differences, if it has them only. Each image has a number that changes when it is
-/// written to (`CID`), and the parent's must be what it was.
+/// The parent, if the image has only the differences to one. Each image has a number that changes when it is written to
+/// (`CID`). The parent's must still be the one that the image has for it.
 fn parent(opening: &mut Opening<'_, '_>, descriptor: &Descriptor) -> Result<Option<Arc<dyn Backing>>, ContainerError> {
     let Some(number) = descriptor.value(b"parentCID").filter(|number| !number.eq_ignore_ascii_case(b"ffffffff")) else {
         return Ok(None);
