@@ -25,7 +25,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Whether a partition table may be in the same first sector, with more right.
+    /// Whether a partition table may be in the same first sector, and then takes precedence.
     pub(crate) fn is_weak(&self) -> bool {
         matches!(self.format, "vfat" | "ntfs" | "exfat")
     }

@@ -1,7 +1,8 @@
 //! [`Host`]: what a reader of archives asks this machine for.
 //!
-//! A reader runs where nothing can be opened ([`Parsing`](inarch_confine::Parsing)). What it needs besides the bytes that it was
-//! given are these few things, and somebody outside answers. The names in its questions come from the archive: they are hostile.
+//! A reader runs in a thread that can open nothing ([`Parsing`](inarch_confine::Parsing)). It needs these few things besides the
+//! bytes that it was given, and a host outside of the thread provides them. The names in its questions come from the archive:
+//! they are hostile.
 
 use std::fs::{self, File};
 use std::io;

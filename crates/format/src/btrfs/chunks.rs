@@ -75,7 +75,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// Adds a chunk; [`Chunks::sort`] is due then. One that is known from the array is the same again.
+    /// Adds a chunk; [`Chunks::sort`] has to follow, which drops a chunk that the array had already.
     pub(super) fn add(&mut self, key: &Key, item: &[u8]) -> Result<(), VolumeError> {
         let start = key.offset;
         let wrong = |what: &str| damaged(format!("the chunk at logical byte {start} {what}"));

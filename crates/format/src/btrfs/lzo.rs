@@ -3,8 +3,8 @@
 /// Bytes of a length in a frame.
 const LENGTH: usize = 4;
 
-/// Decompresses an extent: the length of all of it, then pieces that each have their length before them and make a sector
-/// at most. No length lies across the end of a sector of the extent. Returns how many bytes of `out` it filled.
+/// Decompresses an extent: its whole length, then pieces, each after its own length. A piece decompresses to a sector at
+/// most. No length crosses the end of a sector of the extent. Returns how many bytes of `out` it filled.
 pub(super) fn decompress(input: &[u8], out: &mut [u8], sector: usize) -> Option<usize> {
     let total = number(input, 0)?;
     let input = input.get(..total)?;

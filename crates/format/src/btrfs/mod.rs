@@ -10,8 +10,7 @@
 //! 4. `pass` bounds a walk over all of them.
 //!
 //! Blocks must have the keys, level and generation that the block above says, as in the kernel. So no tree is a circle.
-//! Checksums of content are not checked, and the log of fsync(2) is not replayed, which [`Volume::notes`] says where there
-//! is one.
+//! Checksums of content are not checked. The log of fsync(2) is not replayed; if there is one, [`Volume::notes`] says so.
 
 mod block;
 mod blocks;

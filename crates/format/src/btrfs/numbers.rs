@@ -1,13 +1,13 @@
-//! The numbers of nodes: an inode's number is its own only within its subvolume.
+//! The numbers of nodes: an inode's number is unique only within its subvolume.
 
 use inarch_volume::{Node, VolumeError};
 
 use super::unsupported;
 
-/// Bits of an inode's number, or of a missing subvolume's, and the bit that tells which.
+/// Bits of an inode's number, or of a missing subvolume's. The next bit tells which it is.
 const INODE_BITS: u32 = 39;
 const MISSING: u64 = 1 << INODE_BITS;
-/// The subvolume's number is above them.
+/// The subvolume's number is above these bits.
 const SUBVOLUME_SHIFT: u32 = INODE_BITS + 1;
 
 /// What a node is.

@@ -53,7 +53,6 @@ fn probe(image: &dyn Backing) -> io::Result<Likeness> {
 ///
 /// The only time it stores is mtime. It is read-only, so [`ImageOptions::free_bytes`] is refused. Sparse files and
 /// files of one block are never compressed.
-/// holes and those of one block are never compressed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Erofs;
 

@@ -5,9 +5,9 @@
 //! 3. `volume` answers questions about one node: a node is the place of its first entry in the image. `pass` bounds a walk.
 //! 4. Content stays where it is. Behind a file's valid length there are zeros.
 //!
-//! What the format does not have is chosen as for FAT: root owns everything; directories have the mode 0755, files 0644, or
-//! 0444 if they are marked read-only. Times have an offset from UTC; without one they are taken for UTC. A name keeps its
-//! case, and is found in that case only.
+//! Attributes that the format does not have are the same as for FAT: root owns everything; directories have the mode 0755,
+//! files 0644, or 0444 if they are marked read-only. Times have an offset from UTC; without one they are taken for UTC. A
+//! name keeps its case, and is found in that case only.
 
 mod boot;
 mod entry;
@@ -31,7 +31,8 @@ const NAME: &str = "exfat";
 pub(crate) const READER: Reader =
     Reader { name: NAME, title: "an exFAT file system", packs: false, probe, open: open_volume };
 
-/// By the boot sector's name. A partition table in the same sector has more right: it keeps the bytes in front of it.
+/// By the boot sector's name. A partition table in the same sector takes precedence: a program that writes one keeps the
+/// bytes in front of it.
 fn probe(image: &dyn Backing) -> io::Result<Likeness> {
     let is_exfat = bytes_at::<512>(image, 0)?.is_some_and(|head| boot::is_exfat(&head) && !has_partitions(&head));
     Ok(if is_exfat { Likeness::Weak } else { Likeness::No })

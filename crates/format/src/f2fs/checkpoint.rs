@@ -1,4 +1,4 @@
-//! The superblock, the checkpoint that counts, and the node address table that it tells of.
+//! Reads the superblock, the current checkpoint, and the node address table (NAT) that the checkpoint leads to.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,14 +1,14 @@
 //! Reads F2FS on demand, as Linux's include/linux/f2fs_fs.h has it. All numbers are little-endian.
 //!
-//! 1. `checkpoint` reads one of the two superblocks, and takes the newer of two checkpoints that are whole. It says which copy of each
+//! 1. `checkpoint` reads one of the two superblocks, and takes the newer of two checkpoints that are whole. The checkpoint says which copy of each
 //!    block of the NAT (node address table) counts, and has the newest entries in a journal.
 //! 2. `nodes` finds the block of a node by its number, and goes through the addresses of a file's blocks: those in the inode, and in nodes below it.
-//!    Each node says which file's it is and where in that, so that none counts twice.
+//!    Each node names its file and its place in the file, so that no node counts twice.
 //! 3. `names` reads directories, whose entries are in blocks or in the inode; `xattrs` extended attributes.
 //! 4. `volume` answers questions about one node, which is the inode's number. `pass` bounds a walk over all of them.
 //!
-//! Content stays where it is. Compressed and encrypted files are refused by name. What was written by fsync(2) after the last checkpoint is not
-//! looked for, which [`Volume::notes`] says.
+//! Content stays where it is. Compressed and encrypted files are refused by name. Inarch does not look for what fsync(2) wrote after the last
+//! checkpoint, and [`Volume::notes`] says so.
 
 mod checkpoint;
 mod names;

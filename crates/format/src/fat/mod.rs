@@ -5,8 +5,9 @@
 //! 3. `volume` answers questions about one node: a node is the place of its entry in the image. `pass` bounds a walk.
 //! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
-//! What the format does not have is chosen: root owns everything; directories have the mode 0755, files 0644, or 0444 if
-//! they are marked read-only. Times are local ones of an unknown zone, and are taken for UTC. Short names are in code page
+//! Attributes that the format does not have are fixed: root owns everything; directories have the mode 0755, files 0644, or
+//! 0444 if they are marked read-only. Times are local ones of an unknown zone, and are taken for UTC. Short names are in
+//! code page
 //! 437. A name keeps its case, and is found in that case only. The volume's label is no file.
 
 mod boot;
@@ -34,7 +35,8 @@ const NAME: &str = "vfat";
 pub(crate) const READER: Reader =
     Reader { name: NAME, title: "a FAT file system", packs: false, probe, open: open_volume };
 
-/// By the boot sector's fields. A partition table in the same sector has more right: it keeps the bytes in front of it.
+/// By the boot sector's fields. A partition table in the same sector takes precedence: a program that writes one keeps the
+/// bytes in front of it.
 fn probe(image: &dyn Backing) -> io::Result<Likeness> {
     let is_fat = bytes_at::<512>(image, 0)?.is_some_and(|head| boot::is_fat(&head) && !has_partitions(&head));
     Ok(if is_fat { Likeness::Weak } else { Likeness::No })

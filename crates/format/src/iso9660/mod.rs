@@ -6,10 +6,10 @@
 //!    place of its first record. `pass` bounds a walk.
 //! 4. Content stays where it is: a file is one byte range of the image for each of its sections.
 //!
-//! What there is no Rock Ridge for is chosen: root owns everything; directories have the mode 0755, files 0644. A plain name
-//! keeps its case, and loses the version `;1` and a dot at its end. Directories that Rock Ridge has moved up are where they
-//! were. Content that is compressed (zisofs), interleaved or sparse is not read. Of several versions of a disc that was
-//! written in sessions, the one whose descriptors are in sector 16 is read.
+//! Without Rock Ridge, attributes are fixed: root owns everything; directories have the mode 0755, files 0644. A plain name
+//! keeps its case, and loses the version `;1` and a dot at its end. Directories that were moved up, as Rock Ridge records,
+//! appear where they were before. Content that is compressed (zisofs), interleaved or sparse is not read. Of several
+//! versions of a disc that was written in sessions, the one whose descriptors are in sector 16 is read.
 
 mod descriptors;
 mod listing;

@@ -1,6 +1,6 @@
 //! Directories: a B-tree of names, whose nodes are the attribute `$INDEX_ROOT` and blocks of `$INDEX_ALLOCATION`.
 //!
-//! A listing reads the nodes in storage order, if `$BITMAP` has them in use, so that no loop in the tree can trap it. A look-up descends
+//! A listing reads the nodes that `$BITMAP` marks as used, in storage order, so that no loop in the tree can trap it. A look-up descends
 //! the tree.
 
 use std::cmp::Ordering;

@@ -146,7 +146,7 @@ impl NtfsVolume {
         Ok(Some(if found.is_empty() { b".".to_vec() } else { found.join(&b'/') }))
     }
 
-    /// How many directories are between the root and this one, that counted; `None` if that cannot be told.
+    /// How many directories lie below the root on the way to this one, itself included; `None` if that cannot be told.
     fn depth(&self, directory: Node) -> Result<Option<usize>, VolumeError> {
         let mut at = directory;
         for depth in 0..MAX_COMPONENTS {

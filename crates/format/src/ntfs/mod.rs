@@ -8,7 +8,7 @@
 //! 3. `pass` bounds a walk over all of them.
 //!
 //! The format is that of Linux's `fs/ntfs3/ntfs.h` and of the structures that ntfs-3g documents in its `layout.h`. The log
-//! (`$LogFile`) is not replayed: `state` tells where it should be.
+//! (`$LogFile`) is not replayed: `state` tells if it should have been.
 //!
 //! Files belong to root, with the modes 0755 for directories and 0644 for files: Windows's access control lists have no counterpart.
 

@@ -1,5 +1,5 @@
 //! Names: UTF-16 in the image, UTF-8 elsewhere. A half of a surrogate pair alone, which Windows allows, becomes three bytes in
-//! the same way (WTF-8), so that each name has other bytes than all others.
+//! the same way (WTF-8), so that no two names have the same bytes.
 
 use std::cmp::Ordering;
 

@@ -7,15 +7,15 @@ use super::damaged;
 use super::kinds::Kind;
 use super::volume::{Content, NtfsVolume};
 
-/// Metadata that a pass may read, in sizes of the image, and beyond that. A sound image has it read a few times; many files
-/// may claim the same clusters for their lists of attributes, indexes and streams.
+/// How much metadata a pass may read: so many times the image's size, and so many bytes more. In a sound image it is read a
+/// few times; many files may claim the same clusters for their lists of attributes, indexes and streams.
 const TIMES: u64 = 16;
 const SLACK: u64 = 256 << 20;
 
 /// Counts what is read.
 pub(super) struct EveryNode<'a> {
     volume: &'a NtfsVolume,
-    /// Where the volume's count of metadata may come to.
+    /// The most that the volume's count of metadata may reach.
     most: u64,
 }
 

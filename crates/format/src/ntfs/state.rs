@@ -1,4 +1,4 @@
-//! Whether the volume was left as it should be: what Windows had not yet written is not here.
+//! Tells whether the volume was unmounted cleanly. If not, what Windows had not written yet is missing.
 
 use inarch_volume::{Node, VolumeError};
 

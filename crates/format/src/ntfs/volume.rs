@@ -185,7 +185,7 @@ impl NtfsVolume {
             false => inode.stream(&self.mft, kind::DATA, &[])?,
         };
         let kind = match kind_of(&self.mft, inode, standard.flags, data.as_ref())? {
-            // Nothing is nowhere.
+            // A file without content has none elsewhere.
             Kind::Elsewhere(_) | Kind::System(_) if data.as_ref().is_none_or(|data| data.size() == 0) => Kind::File,
             kind => kind,
         };

@@ -50,8 +50,8 @@ pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Option<()> {
 
 /// Canonical Huffman codes.
 struct Codes {
-    /// For each length, the first number of as many bits that is no code of up to this length, and what to add to a code of this
-    /// length to have its place among the symbols.
+    /// For each length: the number that follows the last code of this length, and what to add to a code of this length to get
+    /// its place among the symbols.
     ends: [(u32, usize); MAX_LENGTH + 1],
     /// Ordered by their codes.
     symbols: Vec<u16>,

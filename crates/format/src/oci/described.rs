@@ -1,4 +1,4 @@
-//! What a registry answers, before its content is here: the documents that lead to an image, one at a time.
+//! Reads the documents by which a registry leads to an image, one at a time, before any content is here.
 
 use inarch_confine::Parsing;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::store::parse;
 use crate::ReadError;
 use crate::notes::Notes;
 
-/// Content, before it is here: the image specification's descriptor.
+/// Refers to content that is not here yet: the image specification's descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Described {
     /// Its type.
@@ -125,7 +125,7 @@ pub fn read_document(
     Ok((document, notes.into_lines()))
 }
 
-/// Everything that a document leads to, for all machines: to know what of it is still needed.
+/// Everything that a document leads to, for all machines, so that the caller knows what is still needed.
 ///
 /// # Errors
 /// It makes no sense.

@@ -58,7 +58,7 @@ pub const TAIL: usize = 512;
 pub enum FileKind {
     /// A tar archive, plain.
     Tar,
-    /// What is compressed by gzip, zstd or xz: a tar archive, as nothing else that is compressed can be a source.
+    /// A tar archive compressed by gzip, zstd or xz. Nothing else that is compressed can be a source.
     CompressedTar,
     /// A file system, with its reader.
     Volume(&'static Reader),
@@ -128,7 +128,7 @@ impl Backing for Head<'_> {
     }
 }
 
-/// The reader that is the surest, the first of several.
+/// The reader with the greatest likeness; of several, the first.
 fn likeliest(backing: &dyn Backing) -> io::Result<(Likeness, Option<&'static Reader>)> {
     let mut weak = (Likeness::No, None);
     for reader in readers() {

@@ -41,7 +41,7 @@ pub(super) enum Advice {
     Unpack,
     /// Its decompressor may write into our standard input.
     Decompress(&'static str),
-    /// A source, within something that only archives may be in.
+    /// A source, but compressed or in a pipe, where only archives may be.
     Image,
     /// Nothing to do.
     None,

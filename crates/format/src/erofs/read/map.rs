@@ -88,7 +88,7 @@ fn chunk_format(inode: &Inode, parameters: &Parameters) -> (u32, u64) {
     (parameters.block_bits + u32::from(format & chunk::BITS), entry)
 }
 
-/// Gives `push` the chunks that have a byte of `range`, those joined that go on where another one ends.
+/// Gives `push` the chunks that have a byte of `range`. Chunks that continue each other are joined.
 fn chunks(
     pages: &Pages,
     parameters: &Parameters,

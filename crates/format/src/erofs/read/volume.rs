@@ -100,7 +100,8 @@ impl ErofsVolume {
             uid: inode.uid,
             gid: inode.gid,
             size: if has_size { inode.size } else { 0 },
-            // Of a compressed file, blocks are counted where the first one's address is otherwise.
+            // A compressed file has its number of blocks in the field that other files have for the first block's
+            // address.
             allocated: match is_compressed(inode) {
                 true => u64::from(inode.value).saturating_mul(self.parameters.block()),
                 false => inode.size,

@@ -21,7 +21,7 @@ use crate::ext4::spec::ROOT_INO;
 use crate::ext4::spec::inode::{BLOCK_FIELD, FAST_SYMLINK_MAX, Inode, decode_time, flags};
 use crate::ext4::spec::superblock::incompat;
 
-/// The name of the directory that e2fsck puts what it finds without a name in.
+/// The name of the directory for files that e2fsck finds without a name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Bytes of a directory's blocks that are read at once where only some of its names are wanted.
 const STEP: u64 = 16 << 10;

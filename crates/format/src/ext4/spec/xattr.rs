@@ -19,7 +19,7 @@ pub(crate) const END: usize = 4;
 
 const ENTRY_HEADER: usize = size_of::<EntryHeader>();
 
-/// `EXT4_XATTR_INDEX_*`: the prefix of a name, which only its index is kept of.
+/// `EXT4_XATTR_INDEX_*`: the prefix of a name is stored as such an index.
 pub(crate) mod index {
     pub(crate) const USER: u8 = 1;
     pub(crate) const POSIX_ACL_ACCESS: u8 = 2;
@@ -228,7 +228,7 @@ impl<'a> AreaReader<'a> {
         (magic.get() == MAGIC).then_some(AreaReader { values, base: INODE_HEADER, rest: values })
     }
 
-    /// A block of attributes; `None` where its header is that of none.
+    /// A block of attributes; `None` if its header is no such block's.
     pub(crate) fn in_block(block: &'a [u8]) -> Option<AreaReader<'a>> {
         let (header, rest) = BlockHeader::read_from_prefix(block).ok()?;
         let known = header.magic.get() == MAGIC && header.blocks.get() == 1;

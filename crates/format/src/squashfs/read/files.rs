@@ -43,7 +43,7 @@ struct Checkpoint {
 /// A data block or a part of a fragment, on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stretch {
-    /// Zeros that are not there.
+    /// Zeros that are not stored.
     Hole,
     /// Bytes of a file as they are.
     Stored {

@@ -170,7 +170,7 @@ fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
     }
 }
 
-/// Reads attributes, once of members that share them.
+/// Reads attributes; those that members share are read once.
 struct AttributeReader<'h> {
     users: Users<'h>,
     /// Those of the last member that had any.
@@ -179,7 +179,7 @@ struct AttributeReader<'h> {
 
 /// Attributes as a tree stores them.
 struct TreeAttributes {
-    /// What they were read of.
+    /// What they were read from.
     stored: Arc<StoredAttributes>,
     /// Those that are kept, sorted by name, access control lists among them.
     xattrs: Arc<[Xattr]>,

@@ -18,7 +18,7 @@ impl Listing<'_> {
         if self.inode.data().format == Format::Local || self.disk.ignores_case() {
             return Ok(None);
         }
-        // The index is not claimed for what is read after it: without an index that makes sense, all is read.
+        // The index has claims of its own: if it makes no sense, all blocks of the directory are read afterwards.
         let mut claims = Claims::default();
         let mut index = Listing { disk: self.disk, inode: self.inode, claims: &mut claims };
         Ok(tolerate(index.positions(hash(name)))?.unwrap_or(None))

@@ -3,7 +3,7 @@
 //! Transactions that are complete say what to change: parts of buffers, and inodes (`fs/xfs/xfs_log_recover.c`,
 //! `xfs_buf_item_recover.c`, `xfs_inode_item_recover.c`). All of them are applied in their order, so that the last change counts.
 //! Other items do not change what is read: new inodes are named by later items, and what is left to be freed stays
-//! allocated. An exchange of extents between files that was interrupted stays so.
+//! allocated. An interrupted exchange of extents between files stays unfinished.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

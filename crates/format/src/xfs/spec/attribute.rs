@@ -67,7 +67,8 @@ impl Attribute<'_> {
     }
 }
 
-/// The attributes within an inode (`struct xfs_attr_sf_hdr`); an error for what is none, the last.
+/// The attributes within an inode (`struct xfs_attr_sf_hdr`). Something that is no attribute is an error, and ends
+/// the list.
 pub(crate) fn short(fork: &[u8]) -> impl Iterator<Item = Result<Attribute<'_>, ()>> {
     let total = be16(fork, 0).map(usize::from);
     let bytes = total.and_then(|total| fork.get(..total));

@@ -261,8 +261,8 @@ impl Pack<'_> {
         if last & BLOCK_COUNT == 0 { (distance + u64::from(last)).saturating_sub(1) } else { distance }
     }
 
-    /// Blocks of the pieces in this pack before the one that begins at `place`, where each has one; one more, as the
-    /// pack's number is of the piece before.
+    /// Blocks of the pieces in this pack before the one that begins at `place`, if each piece has one block; and one
+    /// more, because the pack's number is that of the piece before the pack.
     fn blocks_before(&self, place: usize) -> u64 {
         let mut blocks = 1;
         let mut at = place;
