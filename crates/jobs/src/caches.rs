@@ -158,7 +158,7 @@ pub fn places(scope: &Scope, name: &str) -> Result<Vec<CachePlace>, JobError> {
     Ok(names.into_iter().map(|name| CachePlace::of_user(scope.clone(), name)).collect::<Result<_, _>>()?)
 }
 
-/// Publishes what `source` has and the cache has not. Nothing is removed. All files are stored as root's; a run gives them to its user.
+/// Publishes what `source` has and the cache lacks. Nothing is removed. All files are stored as root's; a run gives them to its user.
 ///
 /// # Errors
 /// The source cannot be read, or the cache not be written.

@@ -7,7 +7,7 @@
 //! 3. So is the firmware of RISC-V guests ([`firmware`]), where QEMU's own has a fault.
 //! 4. For a [`root`], the packages become one archive ([`stage`]), unpacked but not configured, with dpkg's own files. A guest
 //!    boots over it, runs `dpkg --configure`, and sends the result back as an archive, which is the root. So no foreign program
-//!    runs on this machine, and none of it takes root.
+//!    runs on this machine, and nothing of this needs root.
 //!
 //! What is complete gets its name in the cache in one step. A lock has a second run wait instead of making the same thing twice.
 

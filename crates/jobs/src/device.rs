@@ -41,7 +41,7 @@ pub enum Writes {
     Kept(PathBuf),
 }
 
-/// Makes of a tree's content one that records what is read.
+/// Wraps a tree's content, so that what is read is recorded.
 #[derive(Clone)]
 pub(crate) struct Watcher(pub Arc<Watch>);
 

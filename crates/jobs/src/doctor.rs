@@ -61,7 +61,7 @@ pub struct Check {
     pub remedy: Option<String>,
 }
 
-/// Checks everything. Boots nothing: the first run finds out whether KVM works. What is no check's finding is for `note`.
+/// Checks everything. Boots nothing: the first run finds out whether KVM works. `note` gets what belongs to no check.
 pub fn examine(note: impl FnOnce(String)) -> Vec<Check> {
     let kernel = guest::find_kernel(Arch::host(), None, note);
     let qemu = Qemu::find(Arch::host());

@@ -192,7 +192,7 @@ enum Prepared {
     Kernel(kernel::Prepared),
     /// With the reason why the kernel does not serve it, unless FUSE was asked for.
     Fuse(fuse::Prepared, Option<String>),
-    /// By FUSE, and by what is elsewhere.
+    /// By FUSE, with a server elsewhere.
     Remote(Remote),
 }
 

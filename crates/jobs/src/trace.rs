@@ -6,8 +6,8 @@
 //!    in place. Data of large and written files passes through the kernel, where it permits that.
 //! 3. Each access is added to what is known of its path ([`Touched`]): whether what was there before the command was read, looked
 //!    at, or missing, and what the command left there.
-//! 4. When the last process is gone there is a [`TraceReport`]. Whether the record is complete, another run in a view of
-//!    nothing but the recorded inputs can tell ([`verify`]).
+//! 4. When the last process is gone there is a [`TraceReport`]. Another run, in a view of nothing but the recorded inputs, can
+//!    tell whether the record is complete ([`verify`]).
 
 mod capture;
 mod compare;
@@ -107,7 +107,7 @@ pub struct TraceReport {
     pub processes: Vec<TracedProcess>,
     /// Whether not all is known of them.
     pub lacks_processes: bool,
-    /// What it cost; of a run nothing is known.
+    /// What it cost; not known of a run.
     pub statistics: Statistics,
     /// Of a run: what is known of each tree; empty otherwise.
     pub trees: Vec<TracedTree>,

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 pub use error::UpperError;
 
-/// What a kept layer belongs to, for it shows nonsense over anything else.
+/// What a kept layer belongs to: over anything else it would show nonsense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerIdentity {
     /// Without a blank; the same for the same tree, at any time.
@@ -155,7 +155,7 @@ pub(crate) struct KernelLayer {
 }
 
 impl Upper {
-    /// A layer over `lower` for such `clients`; its `identity` is written down if the layer is kept, and is there then.
+    /// A layer over `lower` for such `clients`; its `identity` is written down if the layer is kept, and must be given then.
     pub fn over(
         lower: Arc<dyn FileSystem>,
         place: &UpperPlace,

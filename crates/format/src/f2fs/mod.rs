@@ -8,7 +8,7 @@
 //! 4. `volume` answers questions about one node, which is the inode's number. `pass` bounds a walk over all of them.
 //!
 //! Content stays where it is. Compressed and encrypted files are refused by name. Inarch does not look for what fsync(2) wrote after the last
-//! checkpoint, and [`Volume::notes`] says so.
+//! checkpoint; [`Volume::notes`] says so if the file system was not unmounted.
 
 mod checkpoint;
 mod names;

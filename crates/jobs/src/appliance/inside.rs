@@ -1,7 +1,7 @@
 //! The appliance's program, in the guest: does what the host asks ([`super::wire`]) with the volumes that it mounts.
 //!
-//! It is root in a machine that has nothing but the host's tree, read-only, and the image. What it tells the host is not
-//! believed there; what the host asks is believed here.
+//! It is root in a machine that has nothing but the host's tree, read-only, and the image. The host does not trust what
+//! the program says. The program trusts what the host asks.
 
 mod attributes;
 mod check;

@@ -29,7 +29,7 @@ use crate::share::{Changes, Refused};
 /// The directories of the host's root that an appliance has: those of programs, drivers and settings.
 const OF_THE_HOST: [&str; 10] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "nix", "gnu"];
 
-/// What of them no tool needs. What an administrator puts into /usr/local may be secret as what is in /etc.
+/// Parts of them that no tool needs. Files that an administrator puts into /usr/local may be as secret as those in /etc.
 const NOT_NEEDED: [&str; 10] = [
     "usr/share/doc",
     "usr/share/man",
@@ -43,8 +43,8 @@ const NOT_NEEDED: [&str; 10] = [
     "usr/local/include",
 ];
 
-/// The settings that the guest has of the host's: those of the tools, and nothing secret. A guest whose kernel was taken over by
-/// the image could write what it has into the image.
+/// The settings of the host that the guest gets: those of the tools, and nothing secret. A guest whose kernel was taken over by
+/// the image could write them into the image.
 const SETTINGS: [&str; 15] = [
     "alternatives",
     "e2fsck.conf",

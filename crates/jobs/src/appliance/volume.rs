@@ -1,5 +1,5 @@
-//! [`ApplianceVolume`]: what the guest's kernel mounts as a [`Volume`], for the commands that look at files. For file
-//! systems that have no reader of Inarch's.
+//! [`ApplianceVolume`]: what the guest's kernel mounts as a [`Volume`], for the commands that look at files. It is
+//! for file systems that no reader of Inarch's can read.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

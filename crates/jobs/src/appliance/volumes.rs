@@ -41,7 +41,7 @@ pub(super) fn plan(
         let (volumes, above) = inarch_disk::volumes_of(parsing, &disks, &Keys::default())?;
         let ([(_, examined)], above) = (disks, above.list);
         let attach = match attach(parsing, &volumes, which) {
-            // What is not read here, as a thin volume, the guest may know.
+            // The guest may know a volume that is not read here, such as a thin one.
             Err(error) => only_above(&above, which).ok_or(error)?,
             Ok(attach) => attach,
         };
@@ -81,7 +81,7 @@ fn only_above(above: &[Above], which: &Which) -> Option<Attach> {
     Some(Attach { volumes: vec![attached], ..Attach::default() })
 }
 
-/// With what lies below the volumes.
+/// Adds the arrays and volume groups that lie below the volumes.
 fn with_groups(mut attach: Attach, above: &[Above]) -> Attach {
     let is_array = |name: &str| above.iter().any(|other| other.kind == Kind::Array && other.name == name);
     let mut is_needed = false;

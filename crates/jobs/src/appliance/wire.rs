@@ -278,7 +278,7 @@ pub(super) struct Entry {
 }
 
 /// Reads what a program says, as the host does, until it ends or makes no sense. Returns how many frames there were. For
-/// who tests that with any bytes.
+/// tests with arbitrary bytes.
 pub fn read_answers(mut bytes: &[u8]) -> usize {
     let mut frames = 0;
     while let Ok(Some((kind, content))) = receive(&mut bytes) {

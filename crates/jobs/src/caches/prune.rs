@@ -36,7 +36,8 @@ pub struct Pruned {
 /// The scope of an image of a registry, for users.
 pub const OF_REGISTRIES: &str = "registry";
 
-/// Removes all caches and all images of registries that `limits` name, each kind by itself; of the others, what is not needed.
+/// Removes the caches and the images of registries that `limits` select, each kind by itself. Removes from the others what is
+/// not needed.
 ///
 /// # Errors
 /// One cannot be examined or removed.
@@ -51,7 +52,7 @@ pub fn prune_all(limits: Limits) -> Result<Pruned, JobError> {
     Ok(pruned)
 }
 
-/// Removes the caches of `places` that `limits` name; of the others, what no generation needs.
+/// Removes the caches of `places` that `limits` select. Removes from the others what no generation needs.
 ///
 /// # Errors
 /// A cache cannot be examined or removed.
@@ -66,7 +67,7 @@ pub fn prune(places: &[CachePlace], limits: Limits) -> Result<Pruned, JobError> 
             cache => cache?,
         };
         pruned.before += disk_bytes(cache.dir());
-        // What is wrong with one keeps no other from being pruned.
+        // A faulty cache does not keep the others from being pruned.
         match cache.lock().and_then(|locked| locked.punch()) {
             Ok(()) => {}
             Err(CacheError::Removed { .. }) => continue,

@@ -1,4 +1,4 @@
-//! The machine that a comparison was made on, as far as it matters to who reads the figures.
+//! The machine that a comparison was made on, as far as it matters to readers of the figures.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Defines what the threads that make or serve a disk keep.
+//! Defines which rights the threads keep that make or serve a disk.
 
 use std::path::Path;
 

@@ -191,10 +191,10 @@ struct Walk<'a> {
     send: &'a mut dyn FnMut(Step) -> bool,
     /// The first names of files that may have several, and the places of their directories.
     links: HashMap<Node, (usize, Vec<u8>)>,
-    /// The directories that are open, and those that such files are in: the place of the one above, and the name. The first one is the
-    /// private directory. A path for each file would take far more room in a deep tree.
+    /// Directories, each as the place here of the directory above it, and its name: those that are open, and those that `links` refers to. The first one is
+    /// the private directory. A path for each file would take far more room in a deep tree.
     directories: Vec<(usize, Vec<u8>)>,
-    /// So many of these stay, because they lead to such a file.
+    /// So many of `directories` stay, because they lead to a file in `links`.
     needed: usize,
     /// The place of the directory at hand.
     directory: usize,
@@ -231,7 +231,7 @@ impl<'a> Walk<'a> {
             let goes_on = match child {
                 None => {
                     open.pop();
-                    // What is behind it lies in it.
+                    // What follows the directory in the list lies in it.
                     self.directories.truncate(self.directory.max(self.needed));
                     open.is_empty() || (self.send)(Step::Leave)
                 }

@@ -94,7 +94,7 @@ fn compare(old: &Opened, new: &Opened, ignored: Aspects) -> Result<(Vec<ChangeRe
         difference.aspects.any()
     });
     let mut changes = changes(&old.tree, &new.tree, &found, &strangers);
-    // A link of both trees is none that was made.
+    // A link that both trees have is not a new one.
     changes.iter_mut().filter(|change| change.kind != ChangeKind::Added).for_each(|change| change.link_to = None);
     let changes = changes.iter().map(|change| ChangeReport::new(change, (&old.tree, &new.tree), from_root)).collect();
     Ok((changes, strangers.unread.into_inner()))

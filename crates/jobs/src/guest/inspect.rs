@@ -39,7 +39,7 @@ pub(crate) fn systems(
 ) -> Vec<Inspection> {
     let mut found = Vec::new();
     for place in volumes.iter().filter(|place| named(place)) {
-        // What cannot be opened is no root that can be looked at; `df` says why.
+        // A volume that cannot be opened cannot be inspected; `df` says why.
         let Ok(Some(files)) = inarch_source::file_system(parsing, place, Damage::Salvaged) else { continue };
         let Some(files) = guest::root_of(&files) else { continue };
         let mapped = guest::mapped(&*files);

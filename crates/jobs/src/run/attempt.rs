@@ -94,7 +94,7 @@ impl Guest {
         clock: &Clock,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
-        // That of a guest before this one, which was started in vain.
+        // Forgets the broken ring of an earlier guest, which was started in vain.
         drop(failure.take_ring());
         let serving = Serving::default();
         let started = connected(|agent, console| {

@@ -1,8 +1,8 @@
 //! The caches of a run: gives the guest a disk of each, and publishes what the guest added when its command has ended well.
 //!
 //! 1. [`take_turns`] waits for caches in mode `locked`.
-//! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, all of it the command's user's.
-//!    With a remote, its newer generation is taken first ([`freshen`]); bytes come when the guest reads them.
+//! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, with the command's user as the owner of all files. With a remote, its
+//!    newer generation is taken first ([`freshen`]); bytes come when the guest reads them.
 //! 3. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
 //!    that is confined to parsing does this. New bytes go into a new pack.
 //! 4. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
@@ -70,7 +70,7 @@ pub(super) fn freshen(source: &Source, failure: &Arc<DiskFailure>) {
     let events = Arc::clone(failure);
     far.on_line(move |line| events.tell_fault(line));
     if cache.is_tree() {
-        // A tree, which is a copy: it is taken when it is opened.
+        // A tree at a remote is not merged: it is pulled when it is opened.
         return;
     }
     let pulled = Cache::make(&cache.place).and_then(|store| pull(&store.with_far(Some(Arc::clone(far))), far));
@@ -94,7 +94,7 @@ fn push_new(cache: &RunCache, is_published: bool) -> Result<(), CacheError> {
     push(&store, far).map(drop)
 }
 
-/// Publishes what the guest of a run changed of its caches, and returns what each was of use. What fails is reported, and the run is as it was.
+/// Publishes what the guest of a run changed in its caches, and returns how each was used. A failure is reported, and does not change the run's result.
 pub(super) fn publish(
     caches: &[RunCache],
     disks: &[LiveDisk],

@@ -28,8 +28,7 @@ fn kernels() -> Result<Cache, Obstacle> {
     Ok(opened.map_or_else(Cache::none, |directory| Cache::in_open(directory, &home.join("kernels"))))
 }
 
-/// The kernel of a guest of `arch`: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for
-/// `note`.
+/// The kernel of a guest of `arch`: the named one, or the best in /boot. If it cannot be kept unpacked, `note` gets the reason.
 pub(crate) fn find_kernel(arch: Arch, named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
     let cache = kernels().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {

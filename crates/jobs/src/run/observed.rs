@@ -1,7 +1,7 @@
 //! The processes of a guest, as its agent reports them.
 //!
-//! A request for a file has the number of a thread. The agent's report of that thread may come a moment after the request, so such
-//! numbers are remembered, and found out at the end. All that comes from a guest is bounded.
+//! A request for a file has the number of a thread. The agent's report of that thread may come a moment after the request, so
+//! numbers that are not known yet are remembered, and resolved at the end. All that comes from a guest is bounded.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ pub(crate) struct Observed(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The processes of threads that have another number, while they are there.
+    /// The processes of those threads whose number is not their process's, while they exist.
     threads: HashMap<u32, u32>,
     /// The present process of each number.
     current: HashMap<u32, usize>,
@@ -32,7 +32,7 @@ struct Table {
     bytes: usize,
     /// Numbers in requests that belong to no known process.
     unknown: HashSet<u32>,
-    /// Of these, threads, and their processes.
+    /// The threads among these numbers, as far as they were found out, and their processes.
     found: HashMap<u32, u32>,
     lacks: bool,
 }

@@ -72,7 +72,7 @@ pub enum RunEvent {
     Guest(String),
     /// Something about the kept run: what could not be kept, or conflicts with the host.
     Kept(String),
-    /// A cache that one run at a time has is another run's now.
+    /// The run waits for a cache that only one run at a time may have: another run has it now.
     Waits {
         /// The cache.
         name: String,

@@ -155,7 +155,7 @@ impl TreeTrace {
         read
     }
 
-    /// In place of what an earlier start of the guest left, which never ran the command.
+    /// Replaces what an earlier start of the guest left, which never ran the command.
     fn take(&self, taken: Taken) {
         let mut trees = self.run.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Taken::Requests { recording, .. }) = trees.insert(self.destination.clone(), taken) {

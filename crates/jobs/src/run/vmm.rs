@@ -13,8 +13,8 @@ pub enum Vmm {
     /// QEMU: a virtual machine, under KVM or translated.
     #[default]
     Qemu,
-    /// A kernel of User-Mode Linux: a process of this machine, with one processor and without a network. It is no wall to this
-    /// machine as a virtual machine is.
+    /// A kernel of User-Mode Linux: a process of this machine, with one processor and without a network. It shields this
+    /// machine less than a virtual machine does.
     Uml,
 }
 

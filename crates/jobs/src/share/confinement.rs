@@ -1,4 +1,4 @@
-//! Defines what the threads that share a directory keep.
+//! Defines which rights the threads keep that share a directory.
 
 use super::{Cover, Share};
 use inarch_lifecycle::PathError;

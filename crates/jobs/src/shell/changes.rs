@@ -53,7 +53,7 @@ impl Session {
             real.extend(self.by_appliance(path, links)?);
         }
         if real.len() < N {
-            // What was changed may be seen by the readers only, who know all devices.
+            // The readers know all devices, but see the changes only when the appliance has ended.
             self.settle()?;
             real = paths.iter().map(|path| self.real(path, links)).collect::<Result<_, _>>()?;
         }

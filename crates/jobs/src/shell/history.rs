@@ -1,4 +1,4 @@
-//! The file of what was typed into former shells.
+//! The history file: lines that were typed into earlier shells.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

@@ -78,7 +78,7 @@ pub struct TraceHandle {
 /// [`as_child`](crate::as_child) first.
 ///
 /// # Errors
-/// The command cannot be given a view of its own. That it cannot be executed, [`TraceHandle::wait`] reports.
+/// The command cannot be given a view of its own. If it cannot be executed, [`TraceHandle::wait`] reports that.
 pub fn start(request: TraceRequest, events: Events<TraceEvent>) -> Result<TraceHandle, TraceError> {
     start_with(request, Streams::default(), events)
 }

@@ -25,8 +25,8 @@ use super::view::VIEW_ARGUMENT;
 /// The most bytes of a command that are kept.
 const LONGEST_COMMAND: u64 = 64 << 10;
 
-/// The most processes whose end is awaited. Beyond it those that have ended are let go without their status, which
-/// only happens where the kernel does not tell it (before Linux 6.15), or nobody waits for them.
+/// The most processes whose end is awaited. If there are more, those that have ended are let go without their status. That many
+/// come together only if the kernel does not tell the status (before Linux 6.15), or if nobody waits for the processes.
 const MOST_AWAITED: usize = 512;
 
 /// A process that used files.

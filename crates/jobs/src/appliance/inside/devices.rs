@@ -12,7 +12,7 @@ const LVM: Tool = Tool { program: "lvm", package: "lvm2" };
 const MDADM: Tool = Tool { program: "mdadm", package: "mdadm" };
 const BLKID: Tool = Tool { program: "blkid", package: "util-linux" };
 
-/// Nothing of the host's settings that wants udev, a daemon or a writable /etc.
+/// Switches off whatever in the host's settings needs udev, a daemon or a writable /etc.
 const LVM_SETTINGS: &str = "activation{udev_sync=0 udev_rules=0 monitoring=0} devices{use_devicesfile=0 obtain_device_list_from_udev=0 \
                             external_device_info_source=\"none\"} backup{backup=0 archive=0} global{event_activation=0 use_lvmpolld=0}";
 

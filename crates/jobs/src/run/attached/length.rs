@@ -1,4 +1,5 @@
-//! Makes images longer and shorter. Nobody else writes to them meanwhile, and no bytes are cut off but those that were to be.
+//! Makes images longer and shorter. Locks keep others from writing to them meanwhile. An image is cut only if it still has the
+//! length that was expected.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ impl AttachedDisk {
         Ok(())
     }
 
-    /// Makes a raw image file shorter, whose file system has become so; one that is not `before` bytes long any more stays as it is.
+    /// Makes a raw image file shorter after its file system was shrunk. A file that is no longer `before` bytes long stays as it is.
     pub(crate) fn shorten(&self, before: u64, bytes: u64) -> Result<(), AttachError> {
         let fail = |error| PathError::new(&self.path, "cannot be made shorter", error);
         let open = OpenDisk::open(self, &[], 1)?;

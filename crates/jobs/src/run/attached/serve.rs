@@ -1,7 +1,7 @@
 //! Serves an image to a machine that does not open images itself: a kernel of User-Mode Linux.
 //!
-//! QEMU locks what it opens; here that is done as QEMU does it (`raw_apply_lock_bytes` and `raw_check_lock_bytes` of its
-//! block/file-posix.c), so that each sees the other.
+//! QEMU locks the images that it opens. This module takes the same locks (`raw_apply_lock_bytes` and `raw_check_lock_bytes` of
+//! QEMU's block/file-posix.c), so that each sees the other.
 
 use std::fs::File;
 use std::io;

@@ -58,7 +58,7 @@ impl<'t> Output<'t> {
 impl Touched {
     /// What the command changed, by path.
     pub fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
-        // What was not there, and is told of nowhere else, has not come either.
+        // A path where nothing was before, and of which no change is known, has nothing now either.
         let is_told = |known: &Known| known.before == Before::There || known.change().is_some();
         let known = self.known.iter().filter(|(_, known)| is_told(known)).map(|(path, _)| &**path);
         let paths: BTreeSet<&[u8]> = known.chain(self.places.paths()).collect();
