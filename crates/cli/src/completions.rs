@@ -119,7 +119,7 @@ fn completing(command: Command) -> Command {
     command.mut_args(with_paths).mut_subcommands(completing)
 }
 
-/// Files that begin so. Shells read line by line: a name with a control character is not offered.
+/// Files whose paths begin with `beginning`. Shells read line by line, so a name with a control character is not offered.
 fn paths(beginning: &OsStr) -> Vec<CompletionCandidate> {
     let mut found = PathCompleter::any().complete(beginning);
     found.retain(|one| is_shown(one.get_value()));

@@ -75,7 +75,7 @@ fn leave_no_core() {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
 }
 
-/// The volume and the file of `[VOLUME=]FILE`. What is a file as a whole is one.
+/// The volume and the file of `[VOLUME=]FILE`. If the whole argument names a file, it is the file.
 fn parts(argument: &OsStr) -> (Option<String>, &Path) {
     let bytes = argument.as_bytes();
     let whole = Path::new(argument);

@@ -1,8 +1,8 @@
 //! `--profile FILE.svg`: where the time of this program's threads goes while it serves, as a flame graph.
 //!
-//! Two things are sampled. A timer interrupts whichever thread runs, and its stack of functions is noted (pprof): what takes processor time. A
-//! thread of the profile's own looks at all others, by `/proc`: which of them wait in a system call, and for which file ([`waits`]). The same
-//! thread draws the picture at the end: the others may be confined by then.
+//! Two things are sampled. A timer interrupts whichever thread runs, and its stack of functions is noted (pprof): this shows what takes
+//! processor time. A thread of the profile's own looks in `/proc` which of the others wait in a system call, and for which file ([`waits`]).
+//! The same thread draws the picture at the end: the others may be confined by then.
 
 mod flame;
 mod stacks;
@@ -64,7 +64,7 @@ pub struct Profile {
 impl Profile {
     fn begin(path: PathBuf) -> anyhow::Result<Profile> {
         let file = WholeFile::create(&path)?;
-        // The unwinder itself is no place to begin at: it could wait for its own lock.
+        // No sample is taken within the unwinder itself, which could wait for its own lock.
         let stacks = ProfilerGuardBuilder::default().frequency(STACKS_A_SECOND).blocklist(&["libgcc_s"]).build();
         let stacks = stacks.map_err(|error| anyhow!("--profile: no stack can be noted: {error}"))?;
         let (end, ends) = mpsc::channel::<String>();

@@ -9,7 +9,7 @@ use crate::duration::ago;
 use crate::output::complain;
 use crate::size::show;
 
-/// Tells the user. That something is fetched is for those who wait for it.
+/// Tells the user. Only a user at a terminal is told that something is fetched.
 pub fn tell(event: &PullEvent) {
     match event {
         PullEvent::Fetching { name, blobs, bytes } if std::io::stderr().is_terminal() => {

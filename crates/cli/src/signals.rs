@@ -102,7 +102,7 @@ pub struct TidyingSignals {
 }
 
 impl TidyingSignals {
-    /// Catches them from now on: they stop the job. If that cannot be had they end the process, as before.
+    /// Catches them from now on: they stop the job. If they cannot be caught, they end the process, as before.
     pub fn catch(&self) {
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
         let TidyingSignals { job, caught } = self.clone();

@@ -263,7 +263,7 @@ fn traced(
     Ok(Ended::Traced(Box::new(Traced { report, said })))
 }
 
-/// Says what was not as expected; whether nothing was that counts.
+/// Says what was not as expected. Returns whether nothing of it counts as a failure.
 fn told(compared: &Compared, strict: bool, quiet: bool) -> bool {
     let Compared { undeclared, unused, directories } = compared;
     for path in undeclared {

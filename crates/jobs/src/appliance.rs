@@ -79,8 +79,8 @@ impl Appliance {
     /// Starts an appliance for the volumes of an image, and mounts them. Returns when they can be used.
     ///
     /// # Errors
-    /// The image cannot be had, it has no such volume, the machine does not start, or the volumes cannot be mounted: the
-    /// message has the reason in the words of the tool or of the guest's kernel.
+    /// The image is not available, it has no such volume, the machine does not start, or the volumes cannot be mounted: the message
+    /// has the reason in the words of the tool or of the guest's kernel.
     pub fn open(request: &ApplianceRequest, events: Events<ApplianceEvent>) -> Result<Appliance, ApplianceError> {
         let mut timeline = Timeline::begin();
         let read_only = request.access.is_read_only();

@@ -86,7 +86,7 @@ impl fmt::Display for DebianEvent {
     }
 }
 
-/// Why something of Debian cannot be had.
+/// Why something of Debian is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum DebianError {
     /// The words after `debian:` are none.

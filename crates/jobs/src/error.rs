@@ -81,7 +81,7 @@ pub enum JobError {
     /// The guest failed.
     #[error(transparent)]
     Guest(#[from] inarch_vm::process::GuestFailure),
-    /// The socket cannot be had.
+    /// The socket is not available.
     #[error("{}: {reason}", shown(path))]
     Socket {
         /// Its path.
@@ -184,7 +184,7 @@ pub enum JobError {
         /// Why not.
         error: inarch_vhost::fs::InvalidTag,
     },
-    /// The address cannot be had.
+    /// The address is not available.
     #[error("{address}: cannot listen there: {error}")]
     Address {
         /// It.
@@ -192,7 +192,7 @@ pub enum JobError {
         /// The system's error.
         error: io::Error,
     },
-    /// The vsock port cannot be had.
+    /// The vsock port is not available.
     #[error("vsock port {port}: cannot listen there: {error}")]
     Vsock {
         /// It.

@@ -200,7 +200,7 @@ fn edit_copy(image: &WrittenArguments, target: &Target, path: &Path, before: Vec
 /// The file's content: by this program's own readers, or by the appliance if they cannot read it.
 fn read(image: &WrittenArguments, target: &Target, path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // What the appliance will take it for, so that both see the same file.
+    // The format that the appliance will take it for, so that both see the same file.
     let is_named_so = target.image.extension().is_some_and(|extension| extension == "qcow2");
     let usual = if is_named_so { ImageFormat::Container(Container::Qcow2) } else { ImageFormat::Raw };
     let part = DiskPart {

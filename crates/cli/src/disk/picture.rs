@@ -96,7 +96,7 @@ pub fn picture(measured: &[Measured]) -> String {
 }
 
 fn draw(text: &mut String, panel: &Panel, on: &Path, here: &[&Measured], formats: &[&str], (x, y): (f64, f64)) {
-    // A logarithm of nothing is not to be had.
+    // Zero has no logarithm.
     let value = |one: &Measured| (panel.value)(one).filter(|value| *value > 0.0);
     let points = || here.iter().filter_map(|one| Some((one.size as f64, value(one)?)));
     let (Some(sizes), Some(values)) =

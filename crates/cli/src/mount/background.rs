@@ -60,7 +60,7 @@ impl Child {
     /// Opens the log: the file `named`, or `mount.log` in the user's directory of state. From now on the child ends with its
     /// parent.
     pub fn begin(named: Option<&Path>) -> anyhow::Result<Child> {
-        // Where that cannot be had, nobody takes the answer in the end.
+        // If this fails and the parent ends, nobody takes the answer in the end.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         let parent = io::stdout().as_fd().try_clone_to_owned();
         let parent = parent.map_err(|error| anyhow::anyhow!("cannot answer from the background: {error}"))?.into();
@@ -119,7 +119,7 @@ impl Child {
     }
 }
 
-/// The log in the user's directory of state, or nothing: a mount is not worth less for that.
+/// The log in the user's directory of state. If there can be none, the mount goes on with [`NOWHERE`] as its log.
 fn usual_log() -> anyhow::Result<(PathBuf, File)> {
     let opened = match mount::state_directory() {
         Some(home) => mount::mount_log(&home),

@@ -28,7 +28,7 @@ pub fn of(text: &OsStr, format: Option<ImageFormat>, with: &[PathBuf]) -> anyhow
     let is_archive = match Source::parse(text) {
         Ok(Source::File { kind: FileKind::Volume(_), .. } | Source::Disk { .. }) => false,
         Ok(_) => true,
-        // What is not read here the guest's kernel may know.
+        // The guest's kernel may know what is not read here.
         Err(_) => false,
     };
     if is_archive {

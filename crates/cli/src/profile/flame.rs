@@ -1,5 +1,5 @@
-//! A flame graph as an SVG picture: a frame is as wide as the time of it and of what it calls, which is below it. A click makes it as wide as
-//! the picture.
+//! A flame graph as an SVG picture: a frame is as wide as the time that it takes with the functions that it calls, which are below it. A
+//! click makes it as wide as the picture.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

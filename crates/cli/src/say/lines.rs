@@ -1,4 +1,4 @@
-//! Lines that must not hold up anything, and lines that must not become too many.
+//! Writes lines with a bounded wait for their reader, and limits their number where there could be very many.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -12,7 +12,7 @@ use crate::output::complain;
 /// The most paths of a kind that are named.
 const MOST: usize = 20;
 
-/// Says whether the record is complete; whether it is.
+/// Says whether the record is complete, and returns that.
 pub fn told(verification: &Result<Verification, TraceError>, quiet: bool) -> bool {
     match verification {
         Ok(Verification::Verified { outputs, minimised }) => {

@@ -13,7 +13,7 @@ use crate::run::AttachError;
 /// Why an appliance cannot do what is asked of it.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplianceError {
-    /// The image cannot be had.
+    /// The image is not available.
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The image cannot be opened.

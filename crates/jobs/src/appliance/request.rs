@@ -92,7 +92,7 @@ impl ApplianceRequest {
 }
 
 impl ApplianceRequest {
-    /// Checks whether the image can be had now, before somebody works for that.
+    /// Checks whether the image is available now, before somebody does work that needs it.
     ///
     /// # Errors
     /// It is not there or in use, this user may not write to it, or its format is not known.

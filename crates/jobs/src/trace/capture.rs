@@ -19,7 +19,7 @@ pub struct Streams {
     pub input: Option<Stdio>,
     /// Standard output.
     pub output: Option<Stdio>,
-    /// Standard errors.
+    /// Standard error.
     pub errors: Option<Stdio>,
 }
 
@@ -32,9 +32,9 @@ const PIECE: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stream {
-    /// Standard output. Standard errors, too, if both lead to the same file: one pipe keeps their order.
+    /// Standard output. Standard error, too, if both lead to the same file: one pipe keeps their order.
     Output,
-    /// Standard errors.
+    /// Standard error.
     Errors,
 }
 

@@ -96,8 +96,8 @@ pub struct Run {
 
 impl Run {
     /// A run of `request` by this process. `options` are named parts of it that count besides. `own` are absolute paths of files that
-    /// are written about it: a listing is the same with and without them. `is_joint` says whether standard output and standard
-    /// errors lead to the same place.
+    /// are written about it: a listing is the same with and without them. `is_joint` says whether standard output and standard error lead
+    /// to the same place.
     ///
     /// # Errors
     /// Something of this process cannot be found out.

@@ -1,8 +1,8 @@
 //! Adds accesses up, path by path: what a command needed of what was there before, and what it left.
 //!
-//! An access counts as a use of an *input* only if it is of something that was there before the command: a file that the command made and
-//! then read is none. An input keeps the path that it had before, even if it was read under a new one. What the command changed is an
-//! *output*. At the end, [`renamed`] looks into renamed directories for what moved with them.
+//! An access counts as a use of an *input* only if the thing was there before the command: a file that the command made and then read is no input. An
+//! input keeps the path that it had before, even if it was read under a new one. What the command changed is an *output*. At the end, [`renamed`]
+//! looks into renamed directories for what moved with them.
 
 mod outputs;
 mod places;

@@ -96,8 +96,8 @@ fn short_entry<'a>(rest: &mut &'a [u8]) -> Option<Attribute<'a>> {
     Some(Attribute { flags, name, value: Value::Here(value) })
 }
 
-/// The attributes in a leaf; an error for each entry that is none. Together they are no longer than the leaf, so that
-/// a leaf cannot say the same bytes many times; the rest is an error.
+/// The attributes in a leaf; an error for each invalid entry. Together the attributes are no longer than the leaf, so
+/// that a leaf cannot use the same bytes many times; the rest is an error.
 pub(crate) fn leaf(block: &[u8], is_sealed: bool) -> impl Iterator<Item = Result<Attribute<'_>, ()>> {
     let (head, start) = if is_sealed { (56, 80) } else { (12, 32) };
     let count = be16(block, head).map_or(0, usize::from);

@@ -27,7 +27,7 @@ const LONGEST: u64 = 1 << 30;
 pub struct Memory {
     /// When it ended, in seconds since 1970.
     pub at: u64,
-    /// Standard output and standard errors came through one pipe.
+    /// Standard output and standard error came through one pipe.
     pub is_joint: bool,
     pub key: Key,
     pub inputs: BTreeMap<PathBuf, Fact>,

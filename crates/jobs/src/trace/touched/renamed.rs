@@ -53,7 +53,8 @@ impl Touched {
         }
     }
 
-    /// Whether what is now elsewhere was at `original` before the command; then it is an input. What was wholly written is none.
+    /// Whether what is now elsewhere was at `original` before the command; then it is an input, unless its whole content was
+    /// written.
     fn came_along(&mut self, original: &[u8], identity: Option<Identity>, movers: &BTreeSet<u32>) -> bool {
         let room = &mut self.places.room;
         let Some(known) = known_at(&mut self.known, original.into(), room) else { return false };
