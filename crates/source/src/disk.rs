@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{NotFound, Opener, Which, meant, select};
+use inarch_disk::guest::{NotFound, Opener, Subvolume, Which, meant, select};
 use inarch_disk::{DiskError, DiskVolume, Keys};
 use inarch_format::btrfs;
 use inarch_format::probe::{FileKind, Found, container, probe};
 use inarch_format::{Damage, ReadError};
-use inarch_volume::Volume;
+use inarch_volume::{Composite, NotMounted, Volume};
 
 use super::{ContainerError, DiskFile, DiskImage, DiskPart, ImageFormat, OpenError, OpenedDisk, Source, parse};
 
@@ -137,6 +137,34 @@ impl Opener for Readers {
         let found = btrfs::subvolumes(self.parsing, Arc::clone(&volume.backing)).unwrap_or_default();
         found.iter().map(|subvolume| String::from_utf8_lossy(&subvolume.path).into_owned()).collect()
     }
+}
+
+/// Opens the file system on a volume as an option `subvol=` or `subvolid=` has it mounted: with a subvolume of a Btrfs as its root.
+/// `None` if its format cannot be read.
+///
+/// # Errors
+/// It cannot be read, or has no such subvolume.
+pub fn subvolume(
+    parsing: Parsing,
+    volume: &DiskVolume,
+    damage: Damage,
+    wanted: &Subvolume,
+) -> Result<Option<Arc<dyn Volume>>, OpenDiskError> {
+    let (number, path) = match wanted {
+        Subvolume::Path(path) => (btrfs::TOP, &**path),
+        Subvolume::Id(0) => (btrfs::TOP, ""),
+        Subvolume::Id(number) => (*number, ""),
+    };
+    let Some(files) = Readers { parsing, damage }.open(volume, Some(number))? else { return Ok(None) };
+    let mut rooted = Composite::new(files);
+    let no_such = |error: NotMounted| {
+        let (path, reason) = (path.escape_debug().to_string(), error.to_string());
+        OpenDiskError::NotFound(NotFound::Directory { path, reason })
+    };
+    if !path.is_empty() {
+        rooted.set_root(path.as_bytes()).map_err(no_such)?;
+    }
+    Ok(Some(Arc::new(rooted)))
 }
 
 /// The volumes of a disk image. Keys that were given must open one, if there is one to be opened.

@@ -29,7 +29,7 @@ use inarch_lifecycle::shown;
 pub use cache::of_owner;
 pub use cache::{CacheSource, REMOTE};
 pub use disk::OpenDiskError;
-pub use disk::{file_system, split, volumes, with_volumes};
+pub use disk::{file_system, split, subvolume, volumes, with_volumes};
 pub use disk_image::DiskFile;
 pub use disk_image::{Container, ContainerError, ImageFormat};
 pub use disk_image::{DiskImage, OpenedDisk};

@@ -127,12 +127,12 @@ fn words(image: &OsStr, found: &Inspection) -> String {
     let root = std::iter::once((found.root.clone(), "/".to_owned()));
     // What would say something else to a terminal, or to guestfish, is left out.
     let is_said = |text: &str| !text.contains(':') && !text.chars().any(char::is_control);
-    let is_usual = |mount: &Mount| is_said(&mount.directory) && mount.option("subvol").is_none_or(is_said);
+    let subvolume = |mount: &Mount| mount.subvolume().map(|subvolume| format!(":{subvolume}")).unwrap_or_default();
+    let is_usual = |mount: &Mount| is_said(&mount.directory) && is_said(subvolume(mount).trim_start_matches(':'));
     let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/" && is_usual(mount));
     let below = below.filter_map(|(mount, volume)| {
         // guestfish takes a subvolume as an option of the mount.
-        let subvolume = mount.option("subvol").map(|name| format!(":subvol={name}")).unwrap_or_default();
-        Some((volume.clone()?, mount.directory.clone() + &subvolume))
+        Some((volume.clone()?, mount.directory.clone() + &subvolume(mount)))
     });
     words.extend(root.chain(below).flat_map(|(volume, place)| ["-m".to_owned(), format!("{volume}:{place}")]));
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")

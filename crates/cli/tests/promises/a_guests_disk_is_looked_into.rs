@@ -345,6 +345,10 @@ fn with_a_subvolume_that_is_named() {
     ] {
         assert_eq!(said(&["cat", &format!("{image}:{volume}"), path]), text, "{volume}");
     }
+    // What changes the guest, and the shell, find the same subvolumes as the guest.
+    assert_eq!(host(INARCH, &["shell", "--ro", "-i", "-a", "image", "cat", "/home/notes"], dir.path()), "notes\n");
+    host("sh", &["-ec", &format!("echo new | {INARCH} disk write image /home/new")], dir.path());
+    assert_eq!(said(&["cat", &format!("{image}:1@@home"), "new"]), "new\n");
     let listed: Value = serde_json::from_str(&said(&["list", "--json", image])).unwrap();
     let listed: Vec<_> = listed["subvolumes"]
         .as_array()

@@ -1,5 +1,7 @@
 //! fstab(5): what a guest mounts where.
 
+use std::fmt;
+
 /// The most lines that are read.
 pub(super) const MOST_LINES: usize = 1000;
 
@@ -16,13 +18,40 @@ pub struct Mount {
     pub options: String,
 }
 
+/// A subvolume of a Btrfs, as an option of mount(8) names it: see btrfs(5). Its text is that option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subvolume {
+    /// By its path from the top subvolume.
+    Path(String),
+    /// By its number; 0 is the top one.
+    Id(u64),
+}
+
+impl Subvolume {
+    /// The subvolume that options, separated by commas, name. Of a path and a number the path counts.
+    pub fn of_options(options: &str) -> Option<Subvolume> {
+        let value = |name: &str| {
+            let pairs = options.split(',').filter_map(|option| option.split_once('='));
+            pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
+        };
+        let number = || value("subvolid").and_then(|number| number.parse().ok()).map(Subvolume::Id);
+        value("subvol").map(|path| Subvolume::Path(path.to_owned())).or_else(number)
+    }
+}
+
+impl fmt::Display for Subvolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subvolume::Path(path) => write!(f, "subvol={path}"),
+            Subvolume::Id(number) => write!(f, "subvolid={number}"),
+        }
+    }
+}
+
 impl Mount {
-    /// The value of an option: of `subvol=@home` for `subvol`.
-    pub fn option(&self, name: &str) -> Option<&str> {
-        self.options
-            .split(',')
-            .find_map(|option| option.split_once('=').filter(|(key, _)| *key == name))
-            .map(|(_, value)| value)
+    /// The subvolume that is mounted, if it is not the default one.
+    pub fn subvolume(&self) -> Option<Subvolume> {
+        Subvolume::of_options(&self.options)
     }
 
     /// Whether it is a volume of a disk, neither swap space nor something that the kernel makes or a network has.
@@ -89,10 +118,26 @@ host:/x    /nfs         nfs   defaults
         let mounts = parse(text);
         assert_eq!(mounts.len(), 7);
         assert_eq!((&*mounts[1].directory, &*mounts[1].format, &*mounts[1].options), ("/boot x", "vfat", ""));
-        assert_eq!((mounts[0].option("subvol"), mounts[0].option("errors")), (Some("@"), Some("remount-ro")));
+        assert_eq!(mounts[0].subvolume(), Some(Subvolume::Path("@".to_owned())));
         let of_disk: Vec<_> = mounts.iter().filter(|mount| mount.is_of_a_disk()).map(|m| &*m.device).collect();
         assert_eq!(of_disk, ["UUID=0f2e", "/dev/sda1"]);
         assert_eq!(mounts[6].device, "\u{fffd}\\9");
         assert!(parse(&b"a b\n".repeat(5000)).len() <= MOST_LINES);
+    }
+
+    #[test]
+    fn a_subvolume_is_named_as_linux_takes_it() {
+        let path = |path: &str| Some(Subvolume::Path(path.to_owned()));
+        for (options, named) in [
+            ("defaults", None),
+            ("subvolid=257,ro", Some(Subvolume::Id(257))),
+            ("subvolid=x", None),
+            ("subvol=/@home,subvolid=257", path("/@home")),
+            ("subvol=a,subvol=b=c", path("b=c")),
+        ] {
+            assert_eq!(Subvolume::of_options(options), named, "{options}");
+        }
+        assert_eq!(Subvolume::Id(5).to_string(), "subvolid=5");
+        assert_eq!(path("@").unwrap().to_string(), "subvol=@");
     }
 }

@@ -12,7 +12,7 @@ use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 
 use crate::DiskVolume;
 pub use crypttab::Mapped;
-pub use fstab::Mount;
+pub use fstab::{Mount, Subvolume};
 pub use packages::{Database, Package};
 pub use places::{Place, Places, places};
 pub use system::{System, system};
@@ -352,12 +352,11 @@ fn subvolume_of<O: Opener>(system: &FileSystem, mount: &Mount, opener: &mut O) -
             there: "others".to_owned(),
         })
     };
-    match (mount.option("subvol"), mount.option("subvolid").and_then(|number| number.parse().ok())) {
-        (Some(path), _) => rooted(open(TOP)?, path.as_bytes()),
-        // Linux takes 0 for the top one.
-        (None, Some(0)) => open(TOP),
-        (None, Some(number)) => open(number),
-        (None, None) => Ok(Arc::clone(&system.files)),
+    match mount.subvolume() {
+        Some(Subvolume::Path(path)) => rooted(open(TOP)?, path.as_bytes()),
+        Some(Subvolume::Id(0)) => open(TOP),
+        Some(Subvolume::Id(number)) => open(number),
+        None => Ok(Arc::clone(&system.files)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inarch_volume::Volume;
 
-use super::{NotFound, ROOT_SUBVOLUMES, Which, is_root, mounts, named, rooted, shown};
+use super::{NotFound, ROOT_SUBVOLUMES, Subvolume, Which, is_root, mounts, named, rooted, shown};
 use crate::DiskVolume;
 
 /// A volume that is mounted.
@@ -15,7 +15,7 @@ pub struct Place {
     /// Where, from the root: `/` or `/home`.
     pub directory: String,
     /// The subvolume of a Btrfs that is mounted, if it is not the default one.
-    pub subvolume: Option<String>,
+    pub subvolume: Option<Subvolume>,
 }
 
 /// The volumes that are mounted, and what is missing.
@@ -49,7 +49,7 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
         }
         let at = volumes.iter().position(|other| std::ptr::eq(other, volume)).unwrap_or_default();
         return Ok(Places {
-            mounted: vec![Place { subvolume: subvolume.map(str::to_owned), ..whole(at) }],
+            mounted: vec![Place { subvolume: subvolume.map(|path| Subvolume::Path(path.to_owned())), ..whole(at) }],
             missing: Vec::new(),
         });
     }
@@ -79,8 +79,7 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
         match volumes.iter().position(|volume| volume.answers_to(&mount.device)) {
             _ if directory == "/" => {}
             Some(volume) => {
-                let subvolume = mount.option("subvol").map(str::to_owned);
-                found.mounted.push(Place { volume, directory, subvolume });
+                found.mounted.push(Place { volume, directory, subvolume: mount.subvolume() });
             }
             None => found.missing.push(directory),
         }
@@ -109,13 +108,13 @@ fn only(volumes: &[DiskVolume]) -> Result<usize, NotFound> {
 }
 
 /// The root of an operating system on a file system, and the subvolume that it is.
-fn root_in(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<String>)> {
+fn root_in(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<Subvolume>)> {
     if is_root(&**files) {
         return Some((Arc::clone(files), None));
     }
     let mut names = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
     names.find_map(|name| {
         let root = rooted(Arc::clone(files), name).ok().filter(|root| is_root(&**root))?;
-        Some((root, Some(String::from_utf8_lossy(name).into_owned())))
+        Some((root, Some(Subvolume::Path(String::from_utf8_lossy(name).into_owned()))))
     })
 }

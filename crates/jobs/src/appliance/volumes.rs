@@ -61,6 +61,7 @@ fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Att
             None => Device::Disk { serial: SERIAL.to_owned(), part: volume.names.part },
         };
         let format = volume.content().map(|content| content.format.to_owned());
+        let subvolume = subvolume.map(|subvolume| subvolume.to_string());
         Some(AttachedVolume { device, format, directory, subvolume, name: volume.name() })
     };
     Ok(Attach { volumes: mounted.into_iter().filter_map(attached).collect(), missing, ..Attach::default() })

@@ -211,6 +211,7 @@ pub(super) struct AttachedVolume {
     /// The format of its signature; found out in the guest if it is not known.
     pub format: Option<String>,
     pub directory: String,
+    /// The option by which mount(2) takes a subvolume.
     pub subvolume: Option<String>,
     /// Its name on the host, for messages.
     pub name: String,

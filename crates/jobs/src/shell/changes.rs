@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
+use inarch_disk::guest::Subvolume;
 use inarch_lifecycle::Events;
 use inarch_lifecycle::shown;
 use inarch_source::Which;
@@ -193,12 +194,20 @@ impl Session {
                 return Err(ShellError::unfit(device, "volumes that may lie on several drives are only read"));
             }
         };
-        let subvolume = mounted.options.split(',').find_map(|option| option.strip_prefix("subvol="));
+        let subvolume = match Subvolume::of_options(&mounted.options) {
+            Some(Subvolume::Path(path)) => Some(path),
+            Some(Subvolume::Id(_)) => {
+                let what =
+                    "it is mounted by a subvolume's number; mount that by -m DEVICE:DIR:subvol=NAME to change it";
+                return Err(ShellError::unfit(device, what));
+            }
+            None => None,
+        };
         let named = mounted.device.strip_prefix("btrfsvol:").and_then(|rest| {
             let rest = rest.strip_prefix("/dev/")?;
             rest.split_once('/').map(|(_, subvolume)| subvolume)
         });
-        let name = match subvolume.or(named) {
+        let name = match subvolume.as_deref().or(named) {
             Some(subvolume) => format!("{name}@{subvolume}"),
             None => name,
         };

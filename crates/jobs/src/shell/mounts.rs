@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_disk::device_name;
-use inarch_disk::guest::root_of;
+use inarch_disk::guest::{Subvolume, root_of};
 use inarch_format::Damage;
 use inarch_lifecycle::shown;
-use inarch_source::{file_system, parse};
+use inarch_source::{file_system, parse, subvolume};
 use inarch_volume::{Composite, NotMounted, Statistics, Volume};
 
 use super::{Place, Session, ShellError};
@@ -39,7 +39,7 @@ pub struct Mounting {
 }
 
 impl Session {
-    /// Mounts a device's file system on the directory `at`, of what is mounted so far; the first one on `/`. Of the options `subvol=` matters, and `ro`:
+    /// Mounts a device's file system on the directory `at`, of what is mounted so far; the first one on `/`. Of the options `subvol=` and `subvolid=` matter, and `ro`:
     /// nothing in it is changed then.
     ///
     /// # Errors
@@ -61,9 +61,12 @@ impl Session {
 
     /// The file system of a device, or its subvolume, and the device's usual name.
     fn open(&mut self, device: &str, options: &str) -> Result<(String, Place, Arc<dyn Volume>), ShellError> {
-        let (device, subvolume) = match device.strip_prefix("btrfsvol:") {
-            Some(rest) => self.subvolume(rest)?,
-            None => (device.to_owned(), options.split(',').find_map(|option| option.strip_prefix("subvol="))),
+        let (device, wanted) = match device.strip_prefix("btrfsvol:") {
+            Some(rest) => {
+                let (device, path) = self.subvolume(rest)?;
+                (device, path.map(|path| Subvolume::Path(path.to_owned())))
+            }
+            None => (device.to_owned(), Subvolume::of_options(options)),
         };
         let block = self.block(&device)?;
         let view = self.view()?;
@@ -71,14 +74,17 @@ impl Session {
         let holds = block.content.as_ref().map_or("nothing that is known", |content| content.format);
         let unread = || ShellError::unfit(&*block.name, format!("it holds {holds}, and no file system that is read"));
         let place = place.ok_or_else(unread)?;
-        let files = parse(|parsing| file_system(parsing, place, Damage::Refused))?;
+        let files = parse(|parsing| match &wanted {
+            Some(wanted) => subvolume(parsing, place, Damage::Refused, wanted),
+            None => file_system(parsing, place, Damage::Refused),
+        })?;
         let files = files.map_err(|error| ShellError::unfit(&*block.name, told(&error)))?.ok_or_else(unread)?;
         self.notes.extend(files.notes().into_iter().map(|note| format!("{}: {note}", block.name)));
-        let Some(subvolume) = subvolume else { return Ok((block.name, block.place, files)) };
-        let mut rooted = Composite::new(files);
-        parse(|_| rooted.set_root(subvolume.as_bytes()))?
-            .map_err(|error| ShellError::unfit(subvolume.escape_debug().to_string(), error.to_string()))?;
-        Ok((format!("btrfsvol:{}/{}", block.name, subvolume.trim_matches('/')), block.place, Arc::new(rooted)))
+        let name = match wanted {
+            Some(Subvolume::Path(path)) => format!("btrfsvol:{}/{}", block.name, path.trim_matches('/')),
+            _ => block.name,
+        };
+        Ok((name, block.place, files))
     }
 
     /// Splits `/dev/sda1/@home`, as guestfish names a subvolume.
@@ -208,8 +214,8 @@ impl Session {
                 self.notes.push(format!("{at}: its device {} is on no drive", shown(Path::new(&mount.device))));
                 continue;
             };
-            let subvolume = mount.option("subvol").map(|name| format!("subvol={name}")).unwrap_or_default();
-            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &subvolume) {
+            let options = mount.subvolume().map(|subvolume| subvolume.to_string()).unwrap_or_default();
+            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &options) {
                 self.notes.push(format!("{at} is not mounted as the fstab says: {error}"));
             }
         }

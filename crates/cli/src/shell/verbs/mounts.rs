@@ -12,7 +12,12 @@ use crate::size;
 pub const VERBS: &[Verb] = &[
     verb("mount", "DEVICE DIR", "mount a file system", mount),
     verb("mount-ro", "DEVICE DIR", "mount a file system in which nothing is changed", mount_read_only),
-    verb("mount-options", "OPTIONS DEVICE DIR", "mount with options; ro and subvol= have an effect", mount_options),
+    verb(
+        "mount-options",
+        "OPTIONS DEVICE DIR",
+        "mount with options; ro, subvol= and subvolid= have an effect",
+        mount_options,
+    ),
     verb(
         "mount-vfs",
         "OPTIONS TYPE DEVICE DIR",

@@ -183,7 +183,7 @@ fn mount_one(
     if read_only {
         options.extend(Some(without_recovery(format).to_owned()).filter(|option| !option.is_empty()));
     }
-    options.extend(volume.subvolume.as_ref().map(|subvolume| format!("subvol={subvolume}")));
+    options.extend(volume.subvolume.clone());
     match format {
         "vfat" => options.push("utf8".to_owned()),
         "gfs2" => options.push("lockproto=lock_nolock".to_owned()),
