@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,23 +71,26 @@ impl Call {
     /// hw/virtio/virtio-pci.c). An interrupt in between would be lost, and with it the guest's request. A driver that
     /// finds no request ignores an interrupt.
     ///
+    /// A thread of its own makes that interrupt: it may block as a ring's thread may, and the connection's thread must not.
+    ///
     /// # Errors
-    /// The ring's thread blocks on the old one, or the descriptor is of no use.
-    pub fn replace(&self, call: Option<File>) -> io::Result<()> {
-        let mut call = call.map(|file| Descriptor { file: file.into(), is_used: false });
+    /// A thread blocks on the old one, the descriptor is of no use, or no thread can be started.
+    pub fn replace(self: &Arc<Call>, call: Option<File>) -> io::Result<()> {
+        let call = call.map(|file| Descriptor { file: file.into(), is_used: false });
         let mut copy = None;
         if let Some(call) = &call {
             let_no_write_wait(&call.file)?;
             copy = Some(call.file.try_clone()?);
         }
         let mut current = self.lock_current()?;
-        if current.as_ref().is_some_and(|old| old.is_used)
-            && let Some(call) = &mut call
-        {
-            self.write(call);
-        }
+        let is_owed = call.is_some() && current.as_ref().is_some_and(|old| old.is_used);
         *current = call;
         *hold(&self.copy) = copy;
+        drop(current);
+        if is_owed {
+            let call = Arc::clone(self);
+            thread::Builder::new().name("interrupt".to_owned()).spawn(move || call.interrupt())?;
+        }
         Ok(())
     }
 
@@ -143,8 +146,6 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
@@ -177,6 +178,30 @@ mod tests {
                 call.replace(None).unwrap();
             }
             assert!(call.wait_for(&thread));
+        }
+    }
+
+    /// The front end lets writes wait at any time: also after the flag was set, and before the write.
+    #[test]
+    fn who_replaces_it_does_not_write_to_it() {
+        for _ in 0..20 {
+            let full = eventfd(0, EventfdFlags::empty()).unwrap();
+            rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            let (theirs, is_over) = (full.try_clone().unwrap(), Arc::new(AtomicBool::new(false)));
+            let ends = Arc::clone(&is_over);
+            let front_end = thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    allow_waiting(&theirs);
+                }
+            });
+            let call = Arc::new(Call::default());
+            call.replace(Some(eventfd(0, EventfdFlags::empty()).unwrap().into())).unwrap();
+            call.interrupt();
+            call.replace(Some(full.into())).unwrap();
+            // Frees the thread that makes the interrupt, if it blocks by now.
+            call.replace(None).unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            front_end.join().unwrap();
         }
     }
 
