@@ -43,6 +43,10 @@ use report::ReportPart;
 use walk::{Task, Walk, Worker};
 use xattr::Method;
 
+/// The fewest threads by default. Where directories and inodes come from the disk, some threads wait while others go on: 544,350 names
+/// on two cores take 4.8 s by two threads, 2.5 s by eight and 2.3 s by sixteen. With all in memory, eight take 1.03 of the time of two.
+const THREADS_LEAST: usize = 8;
+
 /// The most threads; more do not share a directory tree well.
 const THREADS_MAX: usize = 64;
 
@@ -52,7 +56,7 @@ const KEPT_MAX: usize = 128;
 /// How to scan.
 #[derive(Clone, Debug)]
 pub struct ScanOptions {
-    /// Number of threads, at most 64; 0 for one for each core.
+    /// Number of threads, at most 64; 0 for one for each core, and 8 at least.
     pub threads: usize,
     /// How long to run at the lowest priority. After that a second set of threads, with the caller's priority, takes
     /// over the remaining work.
@@ -148,7 +152,7 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     let root_stat = rustix::fs::statx(&root_fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)
         .map_err(|error| ScanError::Root(error).at(root))?;
     let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get).max(THREADS_LEAST),
         threads => threads,
     };
     let threads = threads.min(THREADS_MAX);
