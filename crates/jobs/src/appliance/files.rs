@@ -231,7 +231,7 @@ impl Appliance {
     /// Gives the regular file `from` another name, in place of a regular file that has it: a hard link.
     ///
     /// # Errors
-    /// As link(2). [`ApplianceError::is_no_link`] if it takes a copy.
+    /// As link(2).
     pub fn link(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
         self.ask(&Ask::Link { from: bytes(from), to: bytes(to) }).map(drop)
     }
