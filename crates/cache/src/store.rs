@@ -59,8 +59,7 @@ pub struct Snapshot {
     packs: Vec<Arc<dyn Backing>>,
     /// Whether it is another cache's, with which this one begins.
     pub is_parent_s: bool,
-    /// A shared lock on its file; `None` for a cache that has no generation yet, and when nobody reads the snapshot any
-    /// more.
+    /// The shared lock on the generation's file. It is `None` while the cache has no generation, and after [`Snapshot::release`].
     lock: Mutex<Option<FileLock>>,
 }
 

@@ -91,7 +91,7 @@ impl Locked<'_> {
 
     /// Checks the chunks of `generation` against those of generations that have readers. Packs of two remotes, or of two times, can have the same name.
     /// Within a generation, overlapping chunks are an error of the remote; across generations, readers of one would get the bytes of the other.
-    /// Returns the generations without readers, locked exclusively: nobody can begin to read them, so their chunks may differ.
+    /// Returns the generations without readers, under exclusive locks. No reader can open them, so their chunks may differ.
     fn must_agree(&self, generation: &Generation) -> Result<Vec<(PathBuf, FileLock)>, CacheError> {
         let mut unread = Vec::new();
         let of_remotes = |generation: &Generation| {

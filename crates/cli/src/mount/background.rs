@@ -60,7 +60,7 @@ impl Child {
     /// Opens the log: the file `named`, or `mount.log` in the user's directory of state. From now on the child ends with its
     /// parent.
     pub fn begin(named: Option<&Path>) -> anyhow::Result<Child> {
-        // If this fails and the parent ends, nobody takes the answer in the end.
+        // The mount works without this signal: if the parent ends early, sending the answer fails.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         let parent = io::stdout().as_fd().try_clone_to_owned();
         let parent = parent.map_err(|error| anyhow::anyhow!("cannot answer from the background: {error}"))?.into();

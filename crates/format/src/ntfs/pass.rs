@@ -7,8 +7,8 @@ use super::damaged;
 use super::kinds::Kind;
 use super::volume::{Content, NtfsVolume};
 
-/// How much metadata a pass may read: so many times the image's size, and so many bytes more. In a sound image it is read a
-/// few times; many files may claim the same clusters for their lists of attributes, indexes and streams.
+/// A pass may read `TIMES` times the image's size and `SLACK` bytes of metadata. In a sound image it reads metadata a few times. In a
+/// hostile one, many files may claim the same clusters for their attribute lists, indexes and streams.
 const TIMES: u64 = 16;
 const SLACK: u64 = 256 << 20;
 

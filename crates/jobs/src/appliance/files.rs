@@ -36,7 +36,7 @@ impl NewAttributes {
         wire::NewAttributes { mode, owner, modified, xattrs: xattrs.collect(), copied }
     }
 
-    /// The names of extended attributes that the guest did not set, of those that it was given.
+    /// Returns the extended attributes that the guest reports as not set. Names that the host did not send are ignored.
     fn lost(&self, named: &[Bytes]) -> Vec<OsString> {
         let names = self.xattrs.iter().map(|(name, _)| name);
         names.filter(|name| named.iter().any(|lost| lost.0 == name.as_bytes())).cloned().collect()

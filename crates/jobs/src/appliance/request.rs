@@ -92,7 +92,7 @@ impl ApplianceRequest {
 }
 
 impl ApplianceRequest {
-    /// Checks whether the image is available now, before somebody does work that needs it.
+    /// Checks that the image can be opened, so that a caller can fail before it does other work.
     ///
     /// # Errors
     /// It is not there or in use, this user may not write to it, or its format is not known.

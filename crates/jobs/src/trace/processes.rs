@@ -25,8 +25,8 @@ use super::view::VIEW_ARGUMENT;
 /// The most bytes of a command that are kept.
 const LONGEST_COMMAND: u64 = 64 << 10;
 
-/// The most processes whose end is awaited. If there are more, those that have ended are let go without their status. That many
-/// come together only if the kernel does not tell the status (before Linux 6.15), or if nobody waits for the processes.
+/// The most processes whose end is awaited. Beyond that, ended processes are dropped without their status. The limit is
+/// reached only if the kernel does not report statuses (before Linux 6.15), or if parents do not reap their children.
 const MOST_AWAITED: usize = 512;
 
 /// A process that used files.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// A file that has no name yet, or one that nobody knows.
+/// A new file, unnamed (`O_TMPFILE`) or under a random temporary name.
 pub(super) struct NewFile {
     pub file: File,
     /// Where it is, if the file system has no files without names.
