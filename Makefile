@@ -44,7 +44,7 @@ test: setup-test
 check: setup-test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	scripts/check quick --quiet $(small)
+	scripts/check quick "--quiet --test-threads 4" $(small)
 
 lint: setup
 	cargo fmt --all --check
