@@ -21,6 +21,7 @@ use virtio_bindings::bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RIN
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryBackend, GuestMemoryRegion};
 
+use crate::call::LeftBehind;
 use crate::device::VirtioDevice;
 use crate::event::EventSink;
 use crate::faults::Control;
@@ -70,8 +71,10 @@ impl<D: VirtioDevice> Connection<D> {
         device: Arc<D>,
         control: Control,
         events: EventSink,
+        left_behind: &LeftBehind,
     ) -> std::result::Result<Self, virtio_queue::Error> {
-        let vrings = (0..device.queues()).map(Vring::new).collect::<std::result::Result<_, _>>()?;
+        let vrings =
+            (0..device.queues()).map(|index| Vring::new(index, left_behind)).collect::<std::result::Result<_, _>>()?;
         let memory = SharedMemory::new(GuestMemory::default());
         let context = Context { device, memory, events };
         Ok(Connection {
@@ -118,6 +121,7 @@ impl<D: VirtioDevice> Connection<D> {
             .ok_or(Error::InvalidParam)
     }
 
+    /// Replaces the guest's memory: requests that come from then on are read and answered by the new one.
     fn replace_memory(&self, memory: GuestMemory) -> Result<()> {
         self.context.memory.lock().map_err(|_| Error::BackendInternalError)?.replace(memory);
         Ok(())
@@ -258,16 +262,12 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = vring(&mut self.vrings, index)?;
         let base = vring.stop(&*self.context.device).map_err(from_queue)?.next_avail();
-        vring.set_kick(None);
-        vring.set_call(None).map_err(Error::ReqHandlerError)?;
+        vring.set_kick(None).and_then(|()| vring.set_call(None)).map_err(Error::ReqHandlerError)?;
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
     fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
-        self.change(u32::from(index), |vring| {
-            vring.set_kick(kick);
-            Ok(())
-        })
+        self.change(u32::from(index), |vring| vring.set_kick(kick).map_err(Error::ReqHandlerError))
     }
 
     fn set_vring_call(&mut self, index: u8, call: Option<File>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -15,7 +16,7 @@ use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace};
 
-use crate::call::Call;
+use crate::call::{self, Call, LeftBehind};
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
 use crate::kept::KeptRequests;
@@ -108,12 +109,12 @@ impl<D> Clone for Context<D> {
 }
 
 impl Vring {
-    pub(crate) fn new(index: u16) -> Result<Vring, virtio_queue::Error> {
+    pub(crate) fn new(index: u16, left_behind: &LeftBehind) -> Result<Vring, virtio_queue::Error> {
         Ok(Vring {
             index,
             queue: Some(Queue::new(MAX_SIZE)?),
             kick: None,
-            call: Arc::default(),
+            call: Arc::new(Call::new(left_behind.clone())),
             addressed: false,
             enabled: false,
             worker: None,
@@ -191,8 +192,14 @@ impl Vring {
         self.enabled = enabled;
     }
 
-    pub(crate) fn set_kick(&mut self, kick: Option<File>) {
+    /// Replaces the descriptor by which the driver wakes the thread, which was stopped before.
+    ///
+    /// # Errors
+    /// It is no eventfd, pipe or Unix socket.
+    pub(crate) fn set_kick(&mut self, kick: Option<File>) -> io::Result<()> {
+        kick.as_ref().map_or(Ok(()), call::check_kind)?;
         self.kick = kick.map(OwnedFd::from);
+        Ok(())
     }
 
     /// Replaces the descriptor that interrupts the guest, even while the thread runs.
@@ -237,10 +244,10 @@ impl<D: VirtioDevice> Runner<D> {
 
     /// Handles all available requests, until the driver has been asked to notify or the device is not ready.
     fn serve(&mut self) -> Result<Served, VringError> {
-        let memory = self.context.memory.memory();
-        let call = &self.call;
+        let (call, memory) = (&self.call, &self.context.memory);
         let Runner { index, kept, queue, .. } = self;
-        process_keeping((*index, kept), queue, &memory, &*self.context.device, &self.stop, || call.interrupt())
+        let device = &*self.context.device;
+        process_keeping((*index, kept), queue, || memory.memory(), device, &self.stop, || call.interrupt())
     }
 
     /// Answers what was kept: a queue that starts again begins with nothing.
@@ -282,31 +289,37 @@ pub fn process_available<D: VirtioDevice>(
     interrupt: impl Fn(),
 ) -> Result<Served, VringError> {
     let mut kept = KeptRequests::new(queue.size());
-    let served = process_keeping((index, &mut kept), queue, memory, device, stop, &interrupt)?;
+    let served = process_keeping((index, &mut kept), queue, || memory, device, stop, &interrupt)?;
     if kept.attend(index, queue, memory, device, true)? && wants_interrupt(queue, memory)? {
         interrupt();
     }
     Ok(served)
 }
 
-/// As [`process_available`], with the requests of the queue that are answered later.
+/// As [`process_available`], with the requests of the queue that are answered later. `memory` returns the guest's memory as it is now.
 ///
 /// # Errors
 /// As there.
-pub fn process_keeping<D: VirtioDevice>(
+pub fn process_keeping<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
     (index, kept): (u16, &mut KeptRequests),
     queue: &mut Queue,
-    memory: &GuestMemory,
+    memory: impl Fn() -> M,
     device: &D,
     stop: &Stop,
     interrupt: impl Fn(),
 ) -> Result<Served, VringError> {
     loop {
-        queue.disable_notification(memory)?;
+        // The guest may have more memory or less since the last batch. Its requests name what it had when it made them: so the memory is
+        // looked at after the index that announces them.
+        let before = memory();
+        queue.disable_notification(&*before)?;
         let mut told = Instant::now();
-        let mut untold = kept.attend(index, queue, memory, device, false)?;
+        let mut untold = kept.attend(index, queue, &before, device, false)?;
         // A batch is what is available now; the driver learns of its end before more is taken.
-        let batch = queue.avail_idx(memory, Ordering::Acquire)?;
+        let batch = queue.avail_idx(&*before, Ordering::Acquire)?;
+        drop(before);
+        let now = memory();
+        let memory = &*now;
         let mut is_ready = true;
         while queue.next_avail() != batch.0 && !stop.is_set() {
             is_ready = device.is_ready(index);

@@ -12,6 +12,7 @@ pub use disk::VirtioBlk;
 use inarch_server::Pending;
 pub use inarch_server::{BlockDevice, StopHandle};
 
+use crate::call::LeftBehind;
 use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
@@ -67,13 +68,14 @@ pub struct BlkServer<D> {
     device: Arc<Pending<D>>,
     options: BlkOptions,
     events: EventSink,
+    left_behind: LeftBehind,
 }
 
 impl<D: BlockDevice> BlkServer<D> {
     /// A server of `device`, which may still be under construction: `options` answers for the configuration space, and
     /// requests wait.
     pub fn new(device: Arc<Pending<D>>, options: BlkOptions) -> BlkServer<D> {
-        BlkServer { device, options, events: Arc::new(|_| {}) }
+        BlkServer { device, options, events: Arc::new(|_| {}), left_behind: LeftBehind::default() }
     }
 
     /// Calls `sink` for failures that do not end the server, from the queues' threads.
@@ -86,7 +88,7 @@ impl<D: BlockDevice> BlkServer<D> {
     /// # Errors
     /// The front end breaks the protocol; its rings are stopped.
     pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
-        serve::serve_stream(stream, self.connect(), Arc::clone(&self.events))
+        serve::serve_stream(stream, self.connect(), Arc::clone(&self.events), &self.left_behind)
     }
 
     /// Accepts front ends, one after the other, until `stop` is used.
@@ -95,8 +97,7 @@ impl<D: BlockDevice> BlkServer<D> {
     /// The listening socket fails. A front end that breaks the protocol only loses its own connection.
     pub fn serve_listener(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
         while let Some(stream) = serve::accept(&listener, stop)? {
-            let served = serve::serve_until_stopped(stream, self.connect(), Arc::clone(&self.events), stop);
-            if let Err(error) = served {
+            if let Err(error) = self.serve_until_stopped(stream, stop) {
                 (self.events)(Event::ConnectionLost { error });
             }
         }
@@ -109,9 +110,13 @@ impl<D: BlockDevice> BlkServer<D> {
     /// As [`BlkServer::serve_stream`], or the listening socket fails.
     pub fn serve_one(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
         match serve::accept(&listener, stop)? {
-            Some(stream) => serve::serve_until_stopped(stream, self.connect(), Arc::clone(&self.events), stop),
+            Some(stream) => self.serve_until_stopped(stream, stop),
             None => Ok(()),
         }
+    }
+
+    fn serve_until_stopped(&self, stream: UnixStream, stop: &StopHandle) -> Result<(), ServeError> {
+        serve::serve_until_stopped(stream, self.connect(), Arc::clone(&self.events), &self.left_behind, stop)
     }
 
     /// A device for a new driver.

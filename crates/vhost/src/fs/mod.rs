@@ -20,6 +20,7 @@ use inarch_vfs::FileSystem;
 pub use config::{InvalidTag, TAG_SIZE, Tag};
 pub use device::VirtioFs;
 
+use crate::call::LeftBehind;
 use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
@@ -50,6 +51,7 @@ pub struct FsServer {
     options: FsOptions,
     events: EventSink,
     requests: Arc<AtomicU64>,
+    left_behind: LeftBehind,
 }
 
 impl FsServer {
@@ -59,7 +61,13 @@ impl FsServer {
         open: impl Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync + 'static,
         options: FsOptions,
     ) -> FsServer {
-        FsServer { open: Box::new(open), options, events: Arc::new(|_| {}), requests: Arc::default() }
+        FsServer {
+            open: Box::new(open),
+            options,
+            events: Arc::new(|_| {}),
+            requests: Arc::default(),
+            left_behind: LeftBehind::default(),
+        }
     }
 
     /// Calls `sink` for failures that do not end the server, from the queues' threads.
@@ -77,7 +85,7 @@ impl FsServer {
     /// # Errors
     /// The file system cannot be opened, or the front end breaks the protocol; its rings are stopped.
     pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
-        serve::serve_stream(stream, self.connect()?, Arc::clone(&self.events))
+        serve::serve_stream(stream, self.connect()?, Arc::clone(&self.events), &self.left_behind)
     }
 
     /// Accepts front ends and serves each in a thread of its own, until `stop` is used.
@@ -116,7 +124,7 @@ impl FsServer {
     }
 
     fn serve_until_stopped(&self, stream: UnixStream, stop: &StopHandle) -> Result<(), ServeError> {
-        serve::serve_until_stopped(stream, self.connect()?, Arc::clone(&self.events), stop)
+        serve::serve_until_stopped(stream, self.connect()?, Arc::clone(&self.events), &self.left_behind, stop)
     }
 
     /// A device for a new driver.

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use device::{RECEIVE_QUEUE, SEND_QUEUE, VirtioVsock};
 
+use crate::call::LeftBehind;
 use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
@@ -57,6 +58,11 @@ impl VsockServer {
     /// # Errors
     /// No descriptor is left, or the front end breaks the protocol; its rings are stopped.
     pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
-        serve::serve_stream(stream, Arc::new(VirtioVsock::new(Arc::clone(&self.open))?), Arc::clone(&self.events))
+        serve::serve_stream(
+            stream,
+            Arc::new(VirtioVsock::new(Arc::clone(&self.open))?),
+            Arc::clone(&self.events),
+            &LeftBehind::default(),
+        )
     }
 }

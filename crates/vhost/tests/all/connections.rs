@@ -1,6 +1,8 @@
 //! What front ends may do with their connections, and servers with their sockets.
 
 use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -11,6 +13,7 @@ use crate::common::disk::{MemoryDisk, sector};
 use crate::common::*;
 use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
 use inarch_vhost::{Pending, ServeError};
+use rustix::net::sockopt::set_socket_linger;
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -188,6 +191,36 @@ fn memory_can_be_added_and_removed_while_a_queue_runs() {
     front_end.control.add_mem_region(upper).unwrap();
     assert_eq!(front_end.queues[0].run_chain(&chain), 513);
     assert_eq!(front_end.get(REGION, 512), sector(2));
+}
+
+/// Closing a socket takes as long as its owner wants.
+#[test]
+fn a_connection_that_cannot_be_freed_does_not_keep_a_server() {
+    let (_directory, path) = socket_path();
+    let listener = UnixListener::bind(&path).unwrap();
+    let disk = numbered();
+    let server = BlkServer::new(Arc::new(Pending::ready(Arc::clone(&disk))), disk.options());
+    let stop = StopHandle::new().unwrap();
+    let handle = stop.clone();
+    let serving = thread::spawn(move || server.serve_listener(listener, &handle));
+    let front_end = UnixStream::connect(&path).unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut lingering = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (unread, _) = listener.accept().unwrap();
+    lingering.set_nonblocking(true).unwrap();
+    while lingering.write(&[0; 65536]).is_ok() {}
+    lingering.set_nonblocking(false).unwrap();
+    set_socket_linger(&lingering, Some(Duration::from_secs(30_000))).unwrap();
+    // SET_VRING_CALL of queue 0, of version 1, with 8 bytes of payload. The server gets the last copy.
+    let message: Vec<u8> = [13, 1, 8, 0, 0].iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+    send_raw(&front_end, &message, &[lingering.as_fd()]);
+    drop(lingering);
+    thread::sleep(MOMENT);
+    stop.stop();
+    serving.join().unwrap().unwrap();
+    // Its thread closes the socket now.
+    drop(unread);
 }
 
 #[test]

@@ -1,15 +1,12 @@
 //! A memory table with room for more regions than it has, as User-Mode Linux sends it.
 
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crate::common::disk::{MemoryDisk, sector};
 use crate::common::*;
 use inarch_vhost::{Pending, ServeError};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryRegion};
 
 const HEADER: u64 = BUFFERS;
@@ -31,15 +28,6 @@ fn message(count: u32, regions: &[[u64; 4]], size: usize) -> Vec<u8> {
     bytes
 }
 
-fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
-    }
-    assert_eq!(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap(), bytes.len());
-}
-
 /// The first region of a front end's memory, as a message has it, and its file.
 fn region(front_end: &FrontEnd) -> ([u64; 4], BorrowedFd<'_>) {
     let region = front_end.memory.iter().next().unwrap();
@@ -55,7 +43,7 @@ fn the_regions_that_it_says_it_has_are_taken() {
     let mut front_end = FrontEnd::start(served.stream, DRIVER_FEATURES, 1, 64);
     let (first, file) = region(&front_end);
     for size in [8 + 2 * 32, 8 + 8 * 32] {
-        send(&stream, &message(1, &[first], size), &[file]);
+        send_raw(&stream, &message(1, &[first], size), &[file]);
         let mut reply = [0; 20];
         stream.read_exact(&mut reply).unwrap();
         let expected = [SET_MEM_TABLE, VERSION | 1 << 2, 8, 0, 0];
@@ -84,7 +72,7 @@ fn one_that_is_wrong_ends_the_connection() {
         let stream = served.stream.try_clone().unwrap();
         let front_end = FrontEnd::start(served.stream, DRIVER_FEATURES, 1, 64);
         let (_, file) = region(&front_end);
-        send(&stream, &message(1, &[row], padded), &vec![file; files]);
+        send_raw(&stream, &message(1, &[row], padded), &vec![file; files]);
         let ended = served.thread.join().unwrap();
         assert!(matches!(ended, Err(ServeError::Protocol(_))), "{row:?}, {files}: {ended:?}");
     }

@@ -5,7 +5,9 @@
 
 pub mod disk;
 
-use std::os::fd::AsRawFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use inarch_vhost::blk::{BlkOptions, BlkServer, BlockDevice};
 use inarch_vhost::{Event, Pending, ServeError};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -194,6 +197,16 @@ impl DriverQueue {
         self.put_chain(self.table(), 0, buffers);
         self.run(0)
     }
+}
+
+/// Sends a message as it is, with these files.
+pub fn send_raw(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+    }
+    assert_eq!(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap(), bytes.len());
 }
 
 /// A connected front end with its guest memory and started queues.
