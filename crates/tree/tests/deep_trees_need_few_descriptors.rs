@@ -32,7 +32,7 @@ fn under_a_limit_of_32() {
     drop(at);
     let usual = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(32), ..usual }).unwrap();
-    for threads in [1, 2, 4] {
+    for threads in [1, 2, 4, 8] {
         let scan = scan(root.path(), &ScanOptions { threads, ..ScanOptions::default() }).unwrap();
         assert_eq!(scan.report.total(), 0, "{}", scan.report.left_out[0]);
         let tree = scan.tree;

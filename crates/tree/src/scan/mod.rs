@@ -211,13 +211,18 @@ fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
         let mut handles = Vec::with_capacity(2 * threads);
         let mut first_error = None;
         let mut start = |yielding: bool| {
-            for _ in 0..threads {
+            for started in 0..threads {
                 let builder = std::thread::Builder::new().name("scan".to_owned());
                 match builder.spawn_scoped(scope, move || Worker::new(walk, yielding).run()) {
                     Ok(handle) => handles.push(handle),
-                    Err(error) => {
+                    Err(error) if started == 0 => {
                         walk.queue.stop();
                         first_error = Some(ScanError::Thread(error));
+                        break;
+                    }
+                    // The user's limit of processes: those that have started do all of the work.
+                    Err(_) => {
+                        walk.queue.do_without(threads - started);
                         break;
                     }
                 }

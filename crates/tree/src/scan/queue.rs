@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) struct Queue<T> {
     shared: Mutex<Vec<T>>,
     wake: Condvar,
-    /// The workers that have started and not ended.
+    /// The workers that have been announced and not ended.
     workers: AtomicUsize,
     waiting: AtomicUsize,
     done: AtomicBool,
@@ -52,6 +52,14 @@ impl<T> Queue<T> {
         // Workers that wait for tasks end too.
         self.wake.notify_all();
         true
+    }
+
+    /// So many of the workers that were announced do not come.
+    pub(super) fn do_without(&self, missing: usize) {
+        let _shared = self.lock();
+        self.workers.fetch_sub(missing, Ordering::Relaxed);
+        // One that waits may be the last one.
+        self.wake.notify_all();
     }
 
     /// A worker ends and passes its tasks on.
@@ -164,6 +172,19 @@ mod tests {
             });
             assert_eq!(done.lock().unwrap().len(), (1 << DEPTH) - 1);
             assert!(queue.wait(Duration::from_secs(10)) && !queue.relieve(1));
+        }
+    }
+
+    #[test]
+    fn workers_that_do_not_come_are_not_waited_for() {
+        for patience in [0, 20] {
+            let (queue, done) = (Queue::new(3, 1), Mutex::new(BTreeSet::new()));
+            thread::scope(|scope| {
+                let only = scope.spawn(|| work(&queue, &done, false));
+                queue.wait(Duration::from_millis(patience));
+                queue.do_without(2);
+                assert_eq!(only.join().unwrap(), (1 << DEPTH) - 1);
+            });
         }
     }
 }
