@@ -30,7 +30,7 @@ pub use ask::Named;
 pub use checksum::{Algorithm, Checksum, Summed};
 pub use copy::{CopyReport, Piece, zeros};
 pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
-pub use inarch_disk::guest::{Database, Mount, Package, System};
+pub use inarch_disk::guest::{Database, Mount, Package, Subvolume, System};
 pub(crate) use inspect::systems;
 pub use inspect::{Inspection, inspect};
 pub use list::{Entry, Wanted};

@@ -88,15 +88,21 @@ pub fn copy_with(
 ) -> Result<Copied, ApplianceError> {
     match (appliance.is_directory(&place)?, from.file_name()) {
         (true, Some(name)) => place.push(name),
-        (false, _) if place.as_os_str().as_bytes().ends_with(b"/") && !from.is_dir() => {
+        (false, _) if place.as_os_str().as_bytes().ends_with(b"/") && !is_directory(from) => {
             return Err(PathError::new(&place, "is no place for a file", Errno::NOTDIR).into());
         }
         _ => {}
     }
+    appliance.begin_copy()?;
     let mut copying = Copying { appliance, goes_on, links: HashMap::new(), files: 0, bytes: 0, failed: false };
     copying.copy(Source { directory: CWD, name: from.as_os_str(), path: from }, &place)?;
     let Copying { files, bytes, failed, .. } = copying;
     Ok(Copied { files, bytes, failed })
+}
+
+/// Whether it is a directory, and no link to one: links are copied as links.
+fn is_directory(from: &Path) -> bool {
+    from.symlink_metadata().is_ok_and(|is| is.is_dir())
 }
 
 /// An error if the user wants no more of it.
@@ -222,7 +228,7 @@ impl Copying<'_> {
         let birth = (is.stx_btime.tv_sec, is.stx_btime.tv_nsec);
         let identity = (is.stx_nlink > 1).then_some(((is.stx_dev_major, is.stx_dev_minor), is.stx_ino, birth));
         if let Some(first) = identity.and_then(|identity| self.links.get(&identity)) {
-            match self.appliance.link(first, to) {
+            match self.appliance.link_copied(first, to) {
                 // The file system has no hard links, or the names lie in two of them: it is copied.
                 Err(ApplianceError::Guest { .. }) => {}
                 done => return self.count(from.path, done).map(drop),
@@ -295,7 +301,7 @@ impl Copying<'_> {
             Ok(opened) => opened,
             Err(error) => return self.failed(from.path, &error),
         };
-        let made = self.appliance.make_directory(to, true, None);
+        let made = self.appliance.make_copied_directory(to);
         if self.count(from.path, made)?.is_none() {
             return Ok(());
         }

@@ -242,7 +242,12 @@ pub struct CpArguments {
 pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
     let guest = arguments.image.open()?;
     let (mut status, mut is_explained, mut is_first) = (ExitCode::SUCCESS, false, true);
-    for path in &arguments.paths {
+    let mut paths: Vec<_> = arguments.paths.iter().collect();
+    // As of ls(1): what is no directory stands before the first heading.
+    if paths.len() > 1 && !arguments.json {
+        paths.sort_by_cached_key(|path| guest.is_directory(path).is_ok_and(|is| is));
+    }
+    for path in paths {
         let mut entries = Vec::new();
         let listed = guest.list(path, |found| {
             match found {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::Args;
-use inarch_jobs::guest::{Database, Inspection, Mount, Package, inspect};
+use inarch_jobs::guest::{Database, Inspection, Mount, Package, Subvolume, inspect};
 use inarch_jobs::shown;
 use serde_json::{Value, json};
 
@@ -124,16 +124,19 @@ fn words(image: &OsStr, found: &Inspection) -> String {
     let image =
         image.rsplit_once(':').filter(|_| !std::path::Path::new(&*image).exists()).map_or(&*image, |(image, _)| image);
     let mut words = vec!["-a".to_owned(), image.to_owned()];
-    let root = std::iter::once((found.root.clone(), "/".to_owned()));
     // What would say something else to a terminal, or to guestfish, is left out.
     let is_said = |text: &str| !text.contains(':') && !text.chars().any(char::is_control);
-    let subvolume = |mount: &Mount| mount.subvolume().map(|subvolume| format!(":{subvolume}")).unwrap_or_default();
-    let is_usual = |mount: &Mount| is_said(&mount.directory) && is_said(subvolume(mount).trim_start_matches(':'));
-    let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/" && is_usual(mount));
-    let below = below.filter_map(|(mount, volume)| {
-        // guestfish takes a subvolume as an option of the mount.
-        Some((volume.clone()?, mount.directory.clone() + &subvolume(mount)))
-    });
+    // guestfish takes a subvolume as an option of the mount.
+    let place = |directory: &str, subvolume: Option<Subvolume>| {
+        let subvolume = subvolume.map(|subvolume| subvolume.to_string()).unwrap_or_default();
+        let is_usual = is_said(directory) && is_said(&subvolume);
+        let colon = if subvolume.is_empty() { "" } else { ":" };
+        is_usual.then(|| format!("{directory}{colon}{subvolume}"))
+    };
+    let root = place("/", found.root_subvolume.clone()).map(|place| (found.root.clone(), place)).into_iter();
+    let below = found.mounts.iter().filter(|(mount, _)| mount.directory != "/" && mount.is_automatic());
+    let below =
+        below.filter_map(|(mount, volume)| Some((volume.clone()?, place(&mount.directory, mount.subvolume().ok()?)?)));
     words.extend(root.chain(below).flat_map(|(volume, place)| ["-m".to_owned(), format!("{volume}:{place}")]));
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
@@ -167,6 +170,7 @@ fn inspection_json(found: &Inspection) -> Value {
     let drives = found.drives.iter().map(|(letter, volume)| (letter.to_string(), json!(volume)));
     json!({
         "root": found.root,
+        "root_subvolume": found.root_subvolume.as_ref().map(|subvolume| subvolume.to_string()),
         "kind": system.kind,
         "variant": system.variant,
         "build": system.build,

@@ -134,6 +134,36 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
     assert!(told.contains("Mode:  0751") && told.contains("mtime: 0x3b9aca00:77359400"), "{told}");
 }
 
+/// Two files of one copy can have one place in the image: by a link that is there, or because the file system does not distinguish letters.
+#[test]
+fn a_copy_replaces_none_of_its_own_files() {
+    let dir = scratch();
+    let dir = dir.path();
+    done(
+        dir,
+        "mkdir -p root/d d cs fat; ln -s a root/d/b; ln -s / root/top; mke2fs -q -t ext4 -d root ext4 32M
+        echo AAA > d/a; ln d/a d/c; echo BBB > d/b; echo one > cs/readme; echo two > cs/README
+        truncate -s 64M fat.img; mkfs.vfat fat.img > said",
+    );
+    for (copy, shown) in [("i disk cp d ext4:/", "ext4 /d/c"), ("i disk cp cs fat.img:/", "fat.img /cs/readme")] {
+        assert_refused(&sh(dir, copy), &["another of the files that are copied is there already"]);
+        let text = done(dir, &format!("i disk cat {shown}"));
+        assert!(text == "AAA\n" || text == "one\n" || text == "two\n", "{text}");
+    }
+    // A copy has no rights that the directory hands down, but those of its source.
+    done(
+        dir,
+        "mkdir acl top; echo secret > sec; chmod 640 sec; echo x > top/new
+        setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff02000700e803000004000500ffffffff10000700ffffffff20000000ffffffff acl
+        i disk cp acl ext4:/; i disk cp sec ext4:/acl; i disk cp d ext4:/acl; i disk cp top ext4:/; i disk cp acl ext4:/acl/",
+    );
+    let has_acl =
+        |path: &str| done(dir, &format!("debugfs -R 'ea_list {path}' ext4 2>/dev/null")).contains("system.posix_acl");
+    assert_eq!(["/acl", "/acl/sec", "/acl/d", "/acl/d/b", "/acl/acl"].map(has_acl), [true, false, false, false, true]);
+    assert_eq!(done(dir, "i disk cat ext4 /new; e2fsck -fn ext4 > said 2>&1 || cat said"), "x\n");
+    assert_one_line(&sh(dir, "ln -s d link; i disk cp link ext4:/none/"), &["/none/", "no place for a file"]);
+}
+
 #[test]
 fn a_process_and_a_virtual_machine_do_the_same() {
     let dir = scratch();
@@ -286,6 +316,8 @@ fn an_interrupted_copy_leaves_whole_files_and_a_clean_file_system() {
     done(dir, "e2fsck -fn img >said 2>&1 || { cat said >&2; exit 1; }; ! dumpe2fs -h img 2>&1 | grep needs_recovery");
     let names = done(dir, "i disk ls img /copy");
     assert!(!names.contains("large"), "{names}");
+    // Its permissions come last.
+    assert!(done(dir, "debugfs -R 'stat /copy' img 2>/dev/null").contains("Mode:  0700"));
 }
 
 #[test]

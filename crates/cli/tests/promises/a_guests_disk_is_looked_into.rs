@@ -71,7 +71,7 @@ fn as_the_guest_has_it() {
         assert_eq!(lines(&["ls", &volume(name)]), ["user"], "{name}");
     }
     assert_eq!(lines(&["ls", &volume("PARTLABEL=system:/etc"), "motd"]), ["motd"]);
-    let listed = lines(&["ls", image, "home/user/notes", "home", "home/user"]);
+    let listed = lines(&["ls", image, "home", "home/user/notes", "home/user"]);
     assert_eq!(listed, ["home/user/notes", "", "home:", "user", "", "home/user:", "notes"]);
     let several = inarch(["disk", "ls", "--json", image, "none", "home", "home/user/notes"]);
     assert_status(&several, 1);
@@ -322,10 +322,11 @@ fn with_a_subvolume_that_is_named() {
     let dir = scratch();
     let script = "truncate -s 120M part; /sbin/mkfs.btrfs -q -L b part; mkdir m; mount -o loop part m; trap 'umount m' EXIT
         btrfs -q subvolume create m/@ ; btrfs -q subvolume create m/@home; mkdir m/@/etc m/@/home m/snap m/@/old; echo first > m/@/etc/hostname
-        echo 'ID=x' > m/@/etc/os-release; echo notes > m/@home/notes
+        echo 'ID=x' > m/@/etc/os-release; echo notes > m/@home/notes; mkdir m/@/gone m/@/bad; btrfs -q subvolume create 'm/a,b'
         btrfs -q subvolume snapshot -r m/@ 'm/snap/of root'; echo second > m/@/etc/hostname
         top=$(btrfs inspect-internal rootid m/@); home=$(btrfs inspect-internal rootid m/@home)
-        printf 'LABEL=b / btrfs subvol=@\\nLABEL=b /home btrfs subvolid=%s\\nLABEL=b /old btrfs subvol=/snap/of\\\\040root\\n' $home > m/@/etc/fstab
+        printf 'LABEL=b / btrfs subvol=@\\nLABEL=b /home btrfs subvolid=0x%x\\nLABEL=b /old btrfs subvol=/snap/of\\\\040root\\n' $home > m/@/etc/fstab
+        printf 'LABEL=b /gone btrfs noauto,subvolid=9999\\nLABEL=b /bad btrfs subvolid=9x\\n' >> m/@/etc/fstab
         btrfs subvolume set-default $top m
         umount m; trap - EXIT
         truncate -s 130M image; printf 'label: gpt\\nsize=120M\\n' | /sbin/sfdisk -q image; dd if=part of=image bs=1M seek=1 conv=notrunc status=none";
@@ -349,6 +350,18 @@ fn with_a_subvolume_that_is_named() {
     assert_eq!(host(INARCH, &["shell", "--ro", "-i", "-a", "image", "cat", "/home/notes"], dir.path()), "notes\n");
     host("sh", &["-ec", &format!("echo new | {INARCH} disk write image /home/new")], dir.path());
     assert_eq!(said(&["cat", &format!("{image}:1@@home"), "new"]), "new\n");
+    // A guest goes on without what cannot be mounted; what is written there would be hidden.
+    for (place, why) in [("/gone/file", "subvolid=9999"), ("/bad/file", "named in a wrong way")] {
+        let mut write = Command::new("sh");
+        write.args(["-c", &format!("echo x | {INARCH} disk write image {place}")]);
+        let output = write.current_dir(dir.path()).output().unwrap();
+        assert_status(&output, 1);
+        let told = stderr(&output);
+        assert!(told.contains(place.trim_end_matches("/file")) && told.contains(why), "{told}");
+    }
+    // A comma would begin another option of the mount.
+    host("sh", &["-ec", &format!("echo comma | {INARCH} disk write 'image:1@a,b' /file")], dir.path());
+    assert_eq!(said(&["cat", &format!("{image}:1@a,b"), "file"]), "comma\n");
     let listed: Value = serde_json::from_str(&said(&["list", "--json", image])).unwrap();
     let listed: Vec<_> = listed["subvolumes"]
         .as_array()
@@ -360,11 +373,24 @@ fn with_a_subvolume_that_is_named() {
         .collect();
     assert_eq!(
         listed,
-        [("@", false, false, true), ("@home", false, false, false), ("snap/of root", true, true, false)]
+        [
+            ("@", false, false, true),
+            ("@home", false, false, false),
+            ("a,b", false, false, false),
+            ("snap/of root", true, true, false)
+        ]
     );
     assert!(said(&["list", image]).contains("snapshot, read-only"));
     let output = inarch(["disk", "ls", &format!("{image}:1@none")]);
-    assert_one_line(&output, &["no subvolume 'none'", "@, @home, snap/of root"]);
+    assert_one_line(&output, &["no subvolume 'none'", "@, @home, a,b, snap/of root"]);
+
+    // The words for `shell` name the root's subvolume where it is not the default one.
+    let script = "mount -o loop part m; trap 'umount m' EXIT; btrfs subvolume set-default 5 m; umount m; trap - EXIT";
+    host("sh", &["-ec", script], dir.path());
+    let words = said(&["inspect", "--options", dir.path().join("part").to_str().unwrap()]);
+    assert!(words.contains("-m /dev/sda:/:subvol=@ -m /dev/sda:/home:subvolid="), "{words}");
+    let script = format!("eval {INARCH} shell --ro $({INARCH} disk inspect --options part) cat /home/notes");
+    assert_eq!(host("sh", &["-ec", &script], dir.path()), "notes\n");
 }
 
 #[test]

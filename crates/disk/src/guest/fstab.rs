@@ -18,6 +18,11 @@ pub struct Mount {
     pub options: String,
 }
 
+/// The options of a mount name a subvolume in a way that Linux does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("subvolid={0:?} is not the number of a subvolume")]
+pub struct BadSubvolume(String);
+
 /// A subvolume of a Btrfs, as an option of mount(8) names it: see btrfs(5). Its text is that option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subvolume {
@@ -28,15 +33,35 @@ pub enum Subvolume {
 }
 
 impl Subvolume {
-    /// The subvolume that options, separated by commas, name. Of a path and a number the path counts.
-    pub fn of_options(options: &str) -> Option<Subvolume> {
+    /// The subvolume that options, separated by commas, name; `None` is the default one. Of a path and a number the path counts.
+    ///
+    /// # Errors
+    /// The number is none.
+    pub fn of_options(options: &str) -> Result<Option<Subvolume>, BadSubvolume> {
         let value = |name: &str| {
             let pairs = options.split(',').filter_map(|option| option.split_once('='));
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
         };
-        let number = || value("subvolid").and_then(|number| number.parse().ok()).map(Subvolume::Id);
-        value("subvol").map(|path| Subvolume::Path(path.to_owned())).or_else(number)
+        match (value("subvol"), value("subvolid")) {
+            (Some(path), _) => Ok(Some(Subvolume::Path(path.to_owned()))),
+            (None, None) => Ok(None),
+            (None, Some(text)) => {
+                number(text).map(|number| Some(Subvolume::Id(number))).ok_or_else(|| BadSubvolume(text.to_owned()))
+            }
+        }
     }
+}
+
+/// A number as Linux reads it: also in hexadecimal and octal, by its prefix (`kstrtoull` of lib/kstrtox.c, with the base 0).
+fn number(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    // Rust would take a sign of its own.
+    u64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with('+'))
 }
 
 impl fmt::Display for Subvolume {
@@ -50,8 +75,16 @@ impl fmt::Display for Subvolume {
 
 impl Mount {
     /// The subvolume that is mounted, if it is not the default one.
-    pub fn subvolume(&self) -> Option<Subvolume> {
+    ///
+    /// # Errors
+    /// The options do not say which.
+    pub fn subvolume(&self) -> Result<Option<Subvolume>, BadSubvolume> {
         Subvolume::of_options(&self.options)
+    }
+
+    /// Whether the guest mounts it when it starts.
+    pub fn is_automatic(&self) -> bool {
+        self.options.split(',').all(|option| option != "noauto")
     }
 
     /// Whether it is a volume of a disk, neither swap space nor something that the kernel makes or a network has.
@@ -118,7 +151,7 @@ host:/x    /nfs         nfs   defaults
         let mounts = parse(text);
         assert_eq!(mounts.len(), 7);
         assert_eq!((&*mounts[1].directory, &*mounts[1].format, &*mounts[1].options), ("/boot x", "vfat", ""));
-        assert_eq!(mounts[0].subvolume(), Some(Subvolume::Path("@".to_owned())));
+        assert_eq!(mounts[0].subvolume().unwrap(), Some(Subvolume::Path("@".to_owned())));
         let of_disk: Vec<_> = mounts.iter().filter(|mount| mount.is_of_a_disk()).map(|m| &*m.device).collect();
         assert_eq!(of_disk, ["UUID=0f2e", "/dev/sda1"]);
         assert_eq!(mounts[6].device, "\u{fffd}\\9");
@@ -131,11 +164,17 @@ host:/x    /nfs         nfs   defaults
         for (options, named) in [
             ("defaults", None),
             ("subvolid=257,ro", Some(Subvolume::Id(257))),
-            ("subvolid=x", None),
+            ("subvolid=0x101", Some(Subvolume::Id(257))),
+            ("subvolid=0402", Some(Subvolume::Id(258))),
+            ("subvolid=+0", Some(Subvolume::Id(0))),
             ("subvol=/@home,subvolid=257", path("/@home")),
             ("subvol=a,subvol=b=c", path("b=c")),
         ] {
-            assert_eq!(Subvolume::of_options(options), named, "{options}");
+            assert_eq!(Subvolume::of_options(options).unwrap(), named, "{options}");
+        }
+        for number in ["", "x", "-5", "256x", "08", "0x", "0x+5", "++5", "18446744073709551616"] {
+            let error = Subvolume::of_options(&format!("ro,subvolid={number}")).unwrap_err();
+            assert_eq!(error.to_string(), format!("subvolid={number:?} is not the number of a subvolume"));
         }
         assert_eq!(Subvolume::Id(5).to_string(), "subvolid=5");
         assert_eq!(path("@").unwrap().to_string(), "subvol=@");

@@ -12,7 +12,7 @@ use inarch_volume::{Composite, Last, Volume, read_small, resolve};
 
 use crate::DiskVolume;
 pub use crypttab::Mapped;
-pub use fstab::{Mount, Subvolume};
+pub use fstab::{BadSubvolume, Mount, Subvolume};
 pub use packages::{Database, Package};
 pub use places::{Place, Places, places};
 pub use system::{System, system};
@@ -93,6 +93,9 @@ pub enum NotFound {
         /// Those that there are.
         there: String,
     },
+    /// The fstab names a subvolume in a way that Linux does not take.
+    #[error(transparent)]
+    BadSubvolume(#[from] BadSubvolume),
     /// Nothing can be read.
     #[error("it has no file system that inarch can read; it has {there}")]
     Nothing {
@@ -259,7 +262,7 @@ fn shown<'a>(volumes: impl IntoIterator<Item = &'a DiskVolume>) -> String {
 }
 
 /// Where to look for a root if the default subvolume of a Btrfs is none: the subvolumes of Debian and Ubuntu, Fedora, and Debian's installer.
-const ROOT_SUBVOLUMES: [&[u8]; 3] = [b"@", b"root", b"@rootfs"];
+const ROOT_SUBVOLUMES: [&str; 3] = ["@", "root", "@rootfs"];
 
 /// Whether a file system is the root of an operating system.
 pub fn is_root(files: &dyn Volume) -> bool {
@@ -267,14 +270,17 @@ pub fn is_root(files: &dyn Volume) -> bool {
     OF_A_ROOT.iter().any(|path| resolve(files, path, Last::Taken).is_ok_and(|found| found.is_some()))
 }
 
-/// The root of an operating system on a file system: the file system itself, or a usual subvolume of a Btrfs. `None` if there is none.
-pub fn root_of(files: &Arc<dyn Volume>) -> Option<Arc<dyn Volume>> {
+/// The root of an operating system on a file system: the file system itself, or a usual subvolume of a Btrfs, which is named. `None` if
+/// there is none.
+pub fn root_of(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<Subvolume>)> {
     if is_root(&**files) {
-        return Some(Arc::clone(files));
+        return Some((Arc::clone(files), None));
     }
-    let subvolumes = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
-    let mut roots = subvolumes.filter_map(|path| rooted(Arc::clone(files), path).ok());
-    roots.find(|root| is_root(&**root))
+    let mut names = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
+    names.find_map(|name| {
+        let root = rooted(Arc::clone(files), name.as_bytes()).ok().filter(|root| is_root(&**root))?;
+        Some((root, Some(Subvolume::Path((*name).to_owned()))))
+    })
 }
 
 /// The file systems that a guest's root mounts by its fstab, in the order of their paths.
@@ -304,7 +310,7 @@ fn assemble<O: Opener>(
     within: &[u8],
     opener: &mut O,
 ) -> Result<Arc<dyn Volume>, NotFound> {
-    let roots: Vec<_> = systems.iter().filter_map(|system| Some((&system.place, root_of(&system.files)?))).collect();
+    let roots: Vec<_> = systems.iter().filter_map(|system| Some((&system.place, root_of(&system.files)?.0))).collect();
     if roots.is_empty() && !locked.is_empty() {
         // The root may be in there.
         return Err(locked.swap_remove(0));
@@ -352,7 +358,7 @@ fn subvolume_of<O: Opener>(system: &FileSystem, mount: &Mount, opener: &mut O) -
             there: "others".to_owned(),
         })
     };
-    match mount.subvolume() {
+    match mount.subvolume()? {
         Some(Subvolume::Path(path)) => rooted(open(TOP)?, path.as_bytes()),
         Some(Subvolume::Id(0)) => open(TOP),
         Some(Subvolume::Id(number)) => open(number),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inarch_volume::Volume;
 
-use super::{NotFound, ROOT_SUBVOLUMES, Subvolume, Which, is_root, mounts, named, rooted, shown};
+use super::{NotFound, Subvolume, Which, mounts, named, root_of, shown};
 use crate::DiskVolume;
 
 /// A volume that is mounted.
@@ -23,7 +23,7 @@ pub struct Place {
 pub struct Places {
     /// In the order of mounting.
     pub mounted: Vec<Place>,
-    /// Mount points in the fstab whose volumes are not on the disks.
+    /// Mount points in the fstab whose volumes are not on the disks, or whose subvolumes are not named as Linux wants it.
     pub missing: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
     let mut roots = Vec::new();
     for (at, volume) in volumes.iter().enumerate() {
         // A volume that cannot be opened here cannot be recognised as a root. The caller may still be able to mount it.
-        let root = open(volume).ok().flatten().and_then(|files| root_in(&files));
+        let root = open(volume).ok().flatten().and_then(|files| root_of(&files));
         roots.extend(root.map(|(root, subvolume)| (at, root, subvolume)));
     }
     if roots.is_empty()
@@ -76,12 +76,11 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
     let mut found = Places { mounted: vec![Place { subvolume, ..whole(at) }], missing: Vec::new() };
     for mount in mounts(&*root) {
         let directory = mount.directory.clone();
-        match volumes.iter().position(|volume| volume.answers_to(&mount.device)) {
+        match (volumes.iter().position(|volume| volume.answers_to(&mount.device)), mount.subvolume()) {
             _ if directory == "/" => {}
-            Some(volume) => {
-                found.mounted.push(Place { volume, directory, subvolume: mount.subvolume() });
-            }
-            None => found.missing.push(directory),
+            (Some(volume), Ok(subvolume)) => found.mounted.push(Place { volume, directory, subvolume }),
+            // A guest does not mount what its fstab names in a wrong way, either.
+            _ => found.missing.push(directory),
         }
     }
     Ok(found)
@@ -105,16 +104,4 @@ fn only(volumes: &[DiskVolume]) -> Result<usize, NotFound> {
         [(at, _)] => Ok(*at),
         _ => Err(NotFound::NoRoot { there: shown(volumes) }),
     }
-}
-
-/// The root of an operating system on a file system, and the subvolume that it is.
-fn root_in(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<Subvolume>)> {
-    if is_root(&**files) {
-        return Some((Arc::clone(files), None));
-    }
-    let mut names = ROOT_SUBVOLUMES.iter().filter(|_| files.format() == "btrfs");
-    names.find_map(|name| {
-        let root = rooted(Arc::clone(files), name).ok().filter(|root| is_root(&**root))?;
-        Some((root, Some(Subvolume::Path(String::from_utf8_lossy(name).into_owned()))))
-    })
 }

@@ -217,7 +217,24 @@ impl Appliance {
     /// # Errors
     /// It is there already, or cannot be made.
     pub fn make_directory(&mut self, path: &Path, parents: bool, mode: Option<u32>) -> Result<(), ApplianceError> {
-        self.ask(&Ask::MakeDirectory { path: bytes(path), parents, mode }).map(drop)
+        self.ask(&Ask::MakeDirectory { path: bytes(path), parents, mode, copied: false }).map(drop)
+    }
+
+    /// Makes a directory for files that are copied, unless it is there: closed to all but root until [`Appliance::change`] gives it the
+    /// attributes of the one that is copied, and without the ACL that the directory above hands down. Makes those that it is in, too.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make_copied_directory(&mut self, path: &Path) -> Result<(), ApplianceError> {
+        self.ask(&Ask::MakeDirectory { path: bytes(path), parents: true, mode: None, copied: true }).map(drop)
+    }
+
+    /// Begins a copy: what is written and linked as `copied` from now on does not replace what was copied since.
+    ///
+    /// # Errors
+    /// The machine failed.
+    pub fn begin_copy(&mut self) -> Result<(), ApplianceError> {
+        self.ask(&Ask::BeginCopy).map(drop)
     }
 
     /// Gives a file another name, in place of another file that has it.
@@ -233,7 +250,15 @@ impl Appliance {
     /// # Errors
     /// As link(2).
     pub fn link(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
-        self.ask(&Ask::Link { from: bytes(from), to: bytes(to) }).map(drop)
+        self.ask(&Ask::Link { from: bytes(from), to: bytes(to), copied: false }).map(drop)
+    }
+
+    /// As [`Appliance::link`], of files that are copied.
+    ///
+    /// # Errors
+    /// As there, or `to` was copied before.
+    pub fn link_copied(&mut self, from: &Path, to: &Path) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Link { from: bytes(from), to: bytes(to), copied: true }).map(drop)
     }
 
     /// Makes a symbolic link at `path`.

@@ -9,6 +9,7 @@ mod devices;
 mod failure;
 mod files;
 mod listing;
+mod made;
 mod mounts;
 mod new_file;
 mod resize;
@@ -91,6 +92,7 @@ fn answer_all() -> io::Result<()> {
 fn what(ask: &Ask) -> &'static str {
     match ask {
         Ask::Attach(_) => "find the volumes",
+        Ask::BeginCopy => "begin a copy",
         Ask::Write { .. } => "write",
         Ask::Read { .. } => "read",
         Ask::List { .. } => "list",
@@ -121,6 +123,10 @@ impl Work {
         match ask {
             Ask::Attach(attach) => self.attach(attach).map(nothing),
             Ask::Detach => self.detach().map(nothing),
+            Ask::BeginCopy => {
+                self.mounted()?.made.forget();
+                Ok(Found::default())
+            }
             Ask::Write { path, attributes, only_new } => {
                 let mut data = Incoming { from: &mut host.from, piece: Vec::new(), at: 0, end: None };
                 let written = files::write(self.mounted()?, &path.0, (&attributes, only_new), &mut data);
@@ -134,11 +140,11 @@ impl Work {
                 listing::list(self.mounted()?, &path.0, (itself, followed), &mut host.to).map(nothing)
             }
             Ask::Remove { path, recursive } => files::remove(self.mounted()?, &path.0, recursive).map(nothing),
-            Ask::MakeDirectory { path, parents, mode } => {
-                files::make_directory(self.mounted()?, &path.0, parents, mode).map(nothing)
+            Ask::MakeDirectory { path, parents, mode, copied } => {
+                files::make_directory(self.mounted()?, &path.0, parents, (mode, copied)).map(nothing)
             }
             Ask::Rename { from, to } => files::rename(self.mounted()?, &from.0, &to.0).map(nothing),
-            Ask::Link { from, to } => files::link(self.mounted()?, &from.0, &to.0).map(nothing),
+            Ask::Link { from, to, copied } => files::link(self.mounted()?, &from.0, &to.0, copied).map(nothing),
             Ask::Symlink { target, path, attributes, replaces } => {
                 files::symlink(self.mounted()?, &target.0, &path.0, (&attributes, replaces)).map(nothing)
             }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{NotFound, Place, Places, places};
+use inarch_disk::guest::{NotFound, Place, Places, Subvolume, places};
 use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
-use inarch_format::Damage;
+use inarch_format::{Damage, btrfs};
 use inarch_source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
 
 use super::ApplianceError;
@@ -53,7 +53,11 @@ pub(super) fn plan(
 /// The volumes that are read here.
 fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Attach, NotFound> {
     let open = &mut |volume: &DiskVolume| file_system(parsing, volume, Damage::Salvaged);
-    let Places { mounted, missing } = places(volumes, which, open)?;
+    let Places { mut mounted, missing } = places(volumes, which, open)?;
+    for place in &mut mounted {
+        let Some((wanted, volume)) = place.subvolume.as_mut().zip(volumes.get(place.volume)) else { continue };
+        by_option(parsing, volume, wanted)?;
+    }
     let attached = |Place { volume, directory, subvolume }: Place| {
         let volume = volumes.get(volume)?;
         let device = match &volume.names.above {
@@ -65,6 +69,23 @@ fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Att
         Some(AttachedVolume { device, format, directory, subvolume, name: volume.name() })
     };
     Ok(Attach { volumes: mounted.into_iter().filter_map(attached).collect(), missing, ..Attach::default() })
+}
+
+/// Names a subvolume so that an option of mount(8) can: by its number if a comma in its path would begin another option.
+fn by_option(parsing: Parsing, volume: &DiskVolume, wanted: &mut Subvolume) -> Result<(), NotFound> {
+    let Subvolume::Path(path) = &*wanted else { return Ok(()) };
+    if !path.contains(',') {
+        return Ok(());
+    }
+    let there = btrfs::subvolumes(parsing, Arc::clone(&volume.backing)).unwrap_or_default();
+    let found = there.iter().find(|subvolume| subvolume.path == path.trim_matches('/').as_bytes());
+    let found = found.ok_or_else(|| NotFound::Subvolume {
+        volume: volume.name(),
+        name: path.escape_debug().to_string(),
+        there: "others".to_owned(),
+    })?;
+    *wanted = Subvolume::Id(found.id);
+    Ok(())
 }
 
 /// A logical volume or an array by its name, although it is not read here.

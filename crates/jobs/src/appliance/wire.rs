@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends are one program, but the guest may have another build of it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The longest message, in bytes: a path takes up to four bytes for each of its own.
 pub(super) const MESSAGE_MOST: usize = 64 << 10;
@@ -133,6 +133,8 @@ pub(super) struct Hello {
 pub(super) enum Ask {
     /// Make the volumes available: load drivers, assemble arrays and volume groups; and mount them.
     Attach(Attach),
+    /// A copy begins: what is `copied` from now on does not replace what was copied since.
+    BeginCopy,
     /// Make a file of the data that follow, in place of one that is there.
     Write { path: Bytes, attributes: NewAttributes, only_new: bool },
     /// Send `count` of a file's bytes from `offset`.
@@ -142,12 +144,12 @@ pub(super) enum Ask {
     List { path: Bytes, itself: bool, followed: bool },
     /// Remove a file, or a directory with everything in it.
     Remove { path: Bytes, recursive: bool },
-    /// Make a directory, and with `parents` those that it is in.
-    MakeDirectory { path: Bytes, parents: bool, mode: Option<u32> },
+    /// Make a directory, and with `parents` those that it is in. One that is `copied` is closed until its attributes are changed.
+    MakeDirectory { path: Bytes, parents: bool, mode: Option<u32>, copied: bool },
     /// Give a file another name.
     Rename { from: Bytes, to: Bytes },
     /// Give a regular file another name, in place of a regular file that has it.
-    Link { from: Bytes, to: Bytes },
+    Link { from: Bytes, to: Bytes, copied: bool },
     /// Make a symbolic link; with `replaces` in place of a file that is there.
     Symlink { target: Bytes, path: Bytes, attributes: NewAttributes, replaces: bool },
     /// Change attributes.

@@ -1,7 +1,7 @@
 //! `inspect`: which operating system is on a disk.
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{self, Mount, System};
+use inarch_disk::guest::{self, Mount, Subvolume, System};
 use inarch_disk::{DiskVolume, Signature};
 use inarch_format::Damage;
 use inarch_source::{OpenError, Source};
@@ -13,6 +13,8 @@ use super::windows::{Drive, windows};
 pub struct Inspection {
     /// The name of the volume that holds its root.
     pub root: String,
+    /// The subvolume of that volume, if its root is not that of the default one.
+    pub root_subvolume: Option<Subvolume>,
     /// What it is.
     pub system: System,
     /// What it mounts, and the name of the volume that this is, if it is on the disk.
@@ -41,7 +43,7 @@ pub(crate) fn systems(
     for place in volumes.iter().filter(|place| named(place)) {
         // A volume that cannot be opened cannot be inspected; `df` says why.
         let Ok(Some(files)) = inarch_source::file_system(parsing, place, Damage::Salvaged) else { continue };
-        let Some(files) = guest::root_of(&files) else { continue };
+        let Some((files, root_subvolume)) = guest::root_of(&files) else { continue };
         let mapped = guest::mapped(&*files);
         let on_disk = |mount: Mount| {
             let of_it = |volume: &&DiskVolume| guest::is_meant(volume, &mount.device, &mapped);
@@ -55,7 +57,7 @@ pub(crate) fn systems(
             (system, drives) = (told.system, told.drives);
         }
         let known = volumes.iter().filter_map(|volume| Some((volume.name(), volume.content().cloned()?)));
-        found.push(Inspection { root: place.name(), system, mounts, drives, volumes: known.collect() });
+        found.push(Inspection { root: place.name(), root_subvolume, system, mounts, drives, volumes: known.collect() });
     }
     found
 }

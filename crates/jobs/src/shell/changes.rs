@@ -195,13 +195,14 @@ impl Session {
             }
         };
         let subvolume = match Subvolume::of_options(&mounted.options) {
-            Some(Subvolume::Path(path)) => Some(path),
-            Some(Subvolume::Id(_)) => {
+            Err(error) => return Err(ShellError::unfit(device, error.to_string())),
+            Ok(Some(Subvolume::Path(path))) => Some(path),
+            Ok(Some(Subvolume::Id(_))) => {
                 let what =
                     "it is mounted by a subvolume's number; mount that by -m DEVICE:DIR:subvol=NAME to change it";
                 return Err(ShellError::unfit(device, what));
             }
-            None => None,
+            Ok(None) => None,
         };
         let named = mounted.device.strip_prefix("btrfsvol:").and_then(|rest| {
             let rest = rest.strip_prefix("/dev/")?;

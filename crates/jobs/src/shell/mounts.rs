@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_disk::device_name;
-use inarch_disk::guest::{Subvolume, root_of};
+use inarch_disk::guest::{Mount, Subvolume, root_of};
 use inarch_format::Damage;
 use inarch_lifecycle::shown;
 use inarch_source::{file_system, parse, subvolume};
@@ -66,7 +66,10 @@ impl Session {
                 let (device, path) = self.subvolume(rest)?;
                 (device, path.map(|path| Subvolume::Path(path.to_owned())))
             }
-            None => (device.to_owned(), Subvolume::of_options(options)),
+            None => {
+                let subvolume = Subvolume::of_options(options);
+                (device.to_owned(), subvolume.map_err(|error| ShellError::unfit(device, error.to_string()))?)
+            }
         };
         let block = self.block(&device)?;
         let view = self.view()?;
@@ -202,7 +205,7 @@ impl Session {
         };
         self.unmount_all();
         let (device, place, files) = self.open(&system.root, "")?;
-        let root = parse(|_| root_of(&files))?.unwrap_or(files);
+        let root = parse(|_| root_of(&files))?.map_or(files, |(root, _)| root);
         let (at, options) = (PathBuf::from(ROOT), String::new());
         self.put(Mounted { device, place, at, options, is_system: true, files: root })?;
         for (mount, volume) in &system.mounts {
@@ -214,8 +217,7 @@ impl Session {
                 self.notes.push(format!("{at}: its device {} is on no drive", shown(Path::new(&mount.device))));
                 continue;
             };
-            let options = mount.subvolume().map(|subvolume| subvolume.to_string()).unwrap_or_default();
-            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &options) {
+            if let Err(error) = self.mount(volume, Path::new(&mount.directory), &subvolume_option(mount)) {
                 self.notes.push(format!("{at} is not mounted as the fstab says: {error}"));
             }
         }
@@ -227,7 +229,7 @@ impl Session {
         let mounted = std::mem::take(&mut self.mounts);
         for Mounted { device, at, options, is_system, .. } in mounted {
             let opened = self.open(&device, &options).and_then(|(device, place, files)| {
-                let root = if is_system { parse(|_| root_of(&files))? } else { None };
+                let root = if is_system { parse(|_| root_of(&files))?.map(|(root, _)| root) } else { None };
                 Ok(Mounted { device, place, at, options, is_system, files: root.unwrap_or(files) })
             });
             if let Err(error) = opened.and_then(|mounted| self.put(mounted)) {
@@ -272,4 +274,13 @@ fn plain(path: &Path) -> PathBuf {
         _ => None,
     });
     Path::new(ROOT).join(names.collect::<PathBuf>())
+}
+
+/// What matters of the options of an fstab's line: one that says which subvolume is mounted, even if it says so in a wrong way.
+fn subvolume_option(mount: &Mount) -> String {
+    match mount.subvolume() {
+        Ok(None) => String::new(),
+        Ok(Some(subvolume)) => subvolume.to_string(),
+        Err(_) => mount.options.clone(),
+    }
 }

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmodat,
-    chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fstatfs, futimens, openat, statat, utimensat,
+    chownat, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, fstatfs, futimens, openat, statat,
+    utimensat,
 };
 use rustix::io::Errno;
 
@@ -29,6 +30,9 @@ pub(super) fn set_on_new(
     }
     if old.is_some() {
         copy_xattrs(directory, name, new, wanted.copied)?;
+    }
+    if wanted.copied {
+        remove_inherited_acls(new)?;
     }
     let lost = set_xattrs(new, &wanted.xattrs)?;
     // A file system without permissions has those of its mount, and takes no others.
@@ -103,6 +107,17 @@ fn set_xattrs(file: &File, xattrs: &[(Bytes, Bytes)]) -> Result<Vec<Bytes>, Errn
         }
     }
     Ok(lost)
+}
+
+/// Removes the ACLs that a new file has from its directory: a copy has those of its source, or none.
+pub(super) fn remove_inherited_acls(new: &File) -> Result<(), Errno> {
+    for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
+        match fremovexattr(new, name) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Gives a new file the extended attributes of the one whose place it takes. A copied file has its own capability and ACL, or none.

@@ -9,8 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fsync, linkat, mkdirat, openat, openat2,
-    readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fstat, fsync, linkat, mkdirat, openat,
+    openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -98,11 +98,18 @@ pub(super) fn write(
     if only_new && old.is_some() {
         return Err(fail(Errno::EXIST));
     }
+    if wanted.copied {
+        mounted.made.spare(path, old.as_ref())?;
+    }
     let mut new = NewFile::make(&directory).map_err(fail)?;
     let bytes = copy(data, &mut new.file).map_err(|error| Failure::at(path, error))?;
     let lost = attributes::set_on_new(&new.file, (&directory, &name), old.as_ref(), wanted).map_err(fail)?;
     fsync(&new.file).map_err(fail)?;
+    let is = fstat(&new.file).map_err(fail)?;
     new.name(&directory, &name).map_err(fail)?;
+    if wanted.copied {
+        mounted.made.add(&is);
+    }
     reopened(&directory).and_then(fsync).map_err(fail)?;
     Ok(Found { bytes, was: old.is_some(), lost, ..Found::default() })
 }
@@ -190,32 +197,49 @@ pub(super) fn remove(mounted: &Mounted, path: &[u8], recursive: bool) -> Result<
     reopened(&directory).and_then(fsync).map_err(fail)
 }
 
-/// Makes a directory, and those that it is in.
-pub(super) fn make_directory(mounted: &Mounted, path: &[u8], parents: bool, mode: Option<u32>) -> Result<(), Failure> {
+/// Makes a directory, and those that it is in. The pair is what it gets: its mode, and whether it is copied.
+pub(super) fn make_directory(
+    mounted: &Mounted,
+    path: &[u8],
+    parents: bool,
+    (mode, copied): (Option<u32>, bool),
+) -> Result<(), Failure> {
     let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
     let mut parts: Vec<&[u8]> = ends.filter_map(|end| path.get(..end)).filter(|part| !part.is_empty()).collect();
     parts.dedup();
     let own = parts.pop().unwrap_or(path);
     if parents {
         for part in parts {
-            make_one(mounted, part, None, true)?;
+            make_one(mounted, part, (None, false), true)?;
         }
     }
-    make_one(mounted, own, mode, parents)
+    make_one(mounted, own, (mode, copied), parents)
 }
 
-fn make_one(mounted: &Mounted, path: &[u8], mode: Option<u32>, may_be_there: bool) -> Result<(), Failure> {
+fn make_one(
+    mounted: &Mounted,
+    path: &[u8],
+    (mode, copied): (Option<u32>, bool),
+    may_be_there: bool,
+) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(path, error);
     if may_be_there && open_in_root(mounted.root()?, path, OFlags::PATH | OFlags::DIRECTORY).is_ok() {
         return Ok(());
     }
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
     mounted.check_place(directory.as_fd())?;
-    let wanted = Mode::from_raw_mode(mode.unwrap_or(0o755) as RawMode);
+    // The copy may end before the directory has its attributes.
+    let usual = if copied { 0o700 } else { 0o755 };
+    let wanted = Mode::from_raw_mode(mode.unwrap_or(usual) as RawMode);
     mkdirat(&directory, &name, wanted).map_err(fail)?;
     if mode.is_some() {
         // Beyond the mask.
         chmodat(&directory, &name, wanted, AtFlags::empty()).map_err(fail)?;
+    }
+    if copied {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = openat(&directory, &name, flags, Mode::empty());
+        made.and_then(|made| attributes::remove_inherited_acls(&made.into())).map_err(fail)?;
     }
     reopened(&directory).and_then(fsync).map_err(fail)
 }
@@ -230,15 +254,19 @@ pub(super) fn rename(mounted: &Mounted, from: &[u8], to: &[u8]) -> Result<(), Fa
 }
 
 /// Gives a regular file another name.
-pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8], copied: bool) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(to, error);
     let old = find(mounted, from, Last::Followed)?;
     let Spot { directory, name } = find(mounted, to, Last::Followed)?;
     mounted.check_place(directory.as_fd())?;
-    if replaceable(from, &old.directory, &old.name)?.is_none() {
+    let Some(file) = replaceable(from, &old.directory, &old.name)? else {
         return Err(Failure::at(from, Errno::NOENT));
+    };
+    let other = replaceable(to, &directory, &name)?;
+    let other = other.filter(|other| (other.st_dev, other.st_ino) != (file.st_dev, file.st_ino));
+    if copied {
+        mounted.made.spare(to, other.as_ref())?;
     }
-    replaceable(to, &directory, &name)?;
     put(&directory, &name, |own| linkat(&old.directory, &old.name, &directory, own, AtFlags::empty())).map_err(fail)?;
     reopened(&directory).and_then(fsync).map_err(fail)
 }
@@ -254,6 +282,9 @@ pub(super) fn symlink(
     let target = CString::new(target).map_err(|_| fail(Errno::INVAL))?;
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
     mounted.check_place(directory.as_fd())?;
+    if wanted.copied {
+        mounted.made.spare(path, statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref())?;
+    }
     let make = |name: &OsStr| {
         symlinkat(&*target, &directory, name)?;
         attributes::change(&directory, name, wanted).map(drop)
@@ -265,10 +296,22 @@ pub(super) fn symlink(
 /// Changes attributes.
 pub(super) fn change(mounted: &Mounted, path: &[u8], wanted: &NewAttributes) -> Result<Found, Failure> {
     let fail = |error: Errno| Failure::at(path, error);
+    // The root keeps its attributes when a directory is copied to it.
+    if wanted.copied && is_root(mounted, path)? {
+        return Ok(Found::default());
+    }
     let last = if wanted.mode.is_some() { Last::Followed } else { Last::Taken };
     let Spot { directory, name } = find(mounted, path, last)?;
     mounted.check_place(directory.as_fd())?;
     let lost = attributes::change(&directory, &name, wanted).map_err(fail)?;
     reopened(&directory).and_then(fsync).map_err(fail)?;
     Ok(Found { lost, ..Found::default() })
+}
+
+/// Whether a path leads to the root, whatever links it leads over.
+fn is_root(mounted: &Mounted, path: &[u8]) -> Result<bool, Failure> {
+    let root = mounted.root()?;
+    let is = open_in_root(root, path, OFlags::PATH).and_then(fstat).map_err(|error| Failure::at(path, error))?;
+    let root = fstat(root).map_err(|error| Failure::at(b"/", error))?;
+    Ok((is.st_dev, is.st_ino) == (root.st_dev, root.st_ino))
 }

@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::failure::{Failure, kernel_log};
 use super::files::open_in_root;
+use super::made::Made;
 use super::tools::Tool;
 use crate::appliance::wire::AttachedVolume;
 
@@ -26,14 +27,17 @@ pub(super) struct Mounted {
     /// Where each is mounted, by the path in this machine.
     points: Vec<PathBuf>,
     root: Option<OwnedFd>,
-    /// Directories, by their paths in this machine, at which a volume is missing.
-    missing: Vec<PathBuf>,
+    /// Directories, by their paths in this machine, at which a volume is missing, and why.
+    missing: Vec<(PathBuf, String)>,
+    /// What the copy that goes on has made.
+    pub made: Made,
 }
 
 impl Mounted {
     pub fn new(missing: &[String]) -> Mounted {
-        let missing = missing.iter().map(|path| below_root(path)).collect();
-        Mounted { devices: Vec::new(), points: Vec::new(), root: None, missing }
+        let why = "that is not on this image, or whose subvolume is named in a wrong way";
+        let missing = missing.iter().map(|path| (below_root(path), why.to_owned())).collect();
+        Mounted { devices: Vec::new(), points: Vec::new(), root: None, missing, made: Made::default() }
     }
 
     /// Mounts a volume. The first one is the root.
@@ -58,7 +62,16 @@ impl Mounted {
                 real_path(directory.map_err(fail)?.as_fd())?
             }
         };
-        mount_one(volume, device, format, read_only, &point)?;
+        match (mount_one(volume, device, format, read_only, &point), &volume.subvolume) {
+            // A guest goes on without a snapshot that went.
+            (Err(Failure { errno: Some(error), .. }), Some(subvolume))
+                if self.root.is_some() && error == Errno::NOENT.raw_os_error() =>
+            {
+                self.missing.push((point, format!("whose {subvolume} is not there ({})", volume.name)));
+                return Ok(());
+            }
+            (mounted, _) => mounted?,
+        }
         self.points.push(point.clone());
         if self.root.is_none() {
             let root = openat(CWD, &point, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -78,12 +91,12 @@ impl Mounted {
             return Ok(());
         }
         let path = real_path(directory)?;
-        match self.missing.iter().find(|missing| path.starts_with(missing)) {
+        match self.missing.iter().find(|(missing, _)| path.starts_with(missing)) {
             None => Ok(()),
-            Some(missing) => {
+            Some((missing, why)) => {
                 let shown = missing.strip_prefix(ROOT).unwrap_or(missing).display();
                 Err(Failure::new(format!(
-                    "the guest mounts a volume on /{shown} that is not on this image, so it would not see it"
+                    "the guest's fstab mounts a volume on /{shown} {why}: what is written there may be hidden"
                 )))
             }
         }
