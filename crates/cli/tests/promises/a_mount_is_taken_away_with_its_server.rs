@@ -141,7 +141,7 @@ fn a_killed_servers_mount_goes_when_nothing_covers_it() {
         let count = || mounts().lines().filter(|line| line.split(' ').nth(4) == point.to_str()).count();
         std::thread::sleep(std::time::Duration::from_millis(500));
         assert_eq!(count(), 2, "{}", mounts());
-        host("umount", &["point"], scene.path());
+        unmount(&scene.path().join("point"));
         assert!(within(LONG, || count() == 0), "{}", mounts());
     }
 }

@@ -284,7 +284,7 @@ fn a_bind_mount_is_a_directory_to_work_in() {
     let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
     support::host("mount", &["--bind", from, to], dir.path());
     let output = run_script_in(any_machine(), Path::new(to), &[], "cat file; pwd", b"");
-    support::host("umount", &[to], dir.path());
+    support::mounted::unmount(Path::new(to));
     assert_status(&output, 0);
     assert_eq!(stdout(&output), format!("from behind the mount{to}\n"));
 }

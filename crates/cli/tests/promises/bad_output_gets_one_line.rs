@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::mounted::unmount;
 use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr};
 
 /// A scratch directory with a small `source` and an empty `place`.
@@ -190,7 +191,7 @@ fn a_device_that_is_too_small_or_in_use() {
     let place = dir.path().join("place");
     host("mount", &[&device, place.to_str().unwrap()], Path::new("/"));
     let busy = inarch(["image", dir.path().join("source").to_str().unwrap(), "-o", &device, "--format=erofs"]);
-    host("umount", &[place.to_str().unwrap()], Path::new("/"));
+    unmount(&place);
     host("losetup", &["-d", &device], Path::new("/"));
     assert_one_line(&busy, &[&device, "busy"]);
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::support::mounted::unmount;
 use crate::support::{
     INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, script_program, stdout, within,
 };
@@ -296,7 +297,7 @@ fn a_full_disk_leaves_the_image_as_it_was() {
     let output = inarch(["disk", "format", &image, "btrfs", "-p", "1"]);
     let after = fs::metadata(&image).unwrap();
     let names = fs::read_dir(&full).unwrap().count();
-    host("umount", &[full.to_str().unwrap()], dir.path());
+    unmount(&full);
     assert_one_line(&output, &["no space left", "as it was"]);
     assert_eq!(names, 1);
     assert_eq!(before.len(), after.len());

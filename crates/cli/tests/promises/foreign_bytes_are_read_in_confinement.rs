@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::mounted::unmount;
 use crate::support::{INARCH, LONG, host, scratch, within};
 
 /// A tree, and what others make of it.
@@ -247,7 +248,7 @@ fn mounts_are_made_so() {
         let arguments = ["mount", source, "point", "--via", via, "--ephemeral"];
         let mut server = serve(dir, &arguments, || is_mounted(&point) && point.join("src/numbers").exists());
         assert_eq!(fs::read_to_string(point.join("src/numbers")).unwrap().lines().count(), 200_000, "{source}");
-        host("umount", &["point"], dir);
+        unmount(&dir.join("point"));
         assert!(server.0.wait().unwrap().success(), "{arguments:?}");
         assert_confined(dir, &arguments, of);
     }

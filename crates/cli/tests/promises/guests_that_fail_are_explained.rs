@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use crate::support::mounted::unmount;
 use crate::support::{
     INARCH, any_machine, assert_one_line, assert_status, host, inarch, run_script_in, scratch, script_program, stderr,
     stdout,
@@ -143,7 +144,7 @@ fn a_full_disk_is_the_guests_enospc_and_is_told() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    host("umount", &[small.to_str().unwrap()], dir.path());
+    unmount(&small);
     assert_status(&output, 0);
     assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
     assert!(stdout(&output).ends_with("contentagain\n"), "{}", stdout(&output));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 
+use crate::support::mounted::unmount;
 use crate::support::registry::{Answer, End, Request, Server};
 use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, within};
 
@@ -386,7 +387,7 @@ fn what_is_killed_or_full_leaves_nothing() {
     host("mount", &["-t", "tmpfs", "-o", "size=200k", "inarch-test", "full"], scene.place.path());
     let output = scene.command(&["plan", &server.name("app")]).env("XDG_CACHE_HOME", &full).output().unwrap();
     let kept = host("find", &["full", "-type", "f", "-path", "*names*"], scene.place.path());
-    host("umount", &["full"], scene.place.path());
+    unmount(&scene.place.path().join("full"));
     assert_one_line(&output, &["cannot keep the image there: No space left on device", "inarch cache prune"]);
     assert_eq!(kept, "");
 

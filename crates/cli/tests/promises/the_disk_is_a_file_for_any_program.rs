@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::mounted::unmount;
 use crate::support::{INARCH, LONG, assert_one_line, copy_command, host, inarch, manifest_program, scratch, within};
 
 struct Server {
@@ -194,7 +195,7 @@ fn it_takes_the_place_of_a_file_or_appears_in_a_directory() {
     let image = dir.path().join("empty file");
     assert!(within(LONG, || fs::metadata(&image).unwrap().len() > 0));
     // Somebody else takes it away: that is an end as good as any.
-    host("umount", &["empty file"], dir.path());
+    unmount(&dir.path().join("empty file"));
     assert_eq!(server.wait().unwrap().code(), Some(0));
     assert_eq!(fs::metadata(&image).unwrap().len(), 0, "the file that was there is there again");
 }

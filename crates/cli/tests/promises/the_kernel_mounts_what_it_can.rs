@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
-use crate::support::mounted::{Scene, Server, is_mount_point, is_mounted, is_there, last_process};
+use crate::support::mounted::{Scene, Server, is_mount_point, is_mounted, is_there, last_process, unmount};
 use crate::support::{LONG, assert_one_line, assert_status, host, stderr, stdout, within};
 
 /// Whether only root's mounts can be tested.
@@ -102,7 +102,7 @@ fn what_is_mounted_beneath_shows_nothing_that_it_hides() {
         "$INARCH mount -qb tree point --cross && (cd point/sub && ! $INARCH umount ../../point 2> ../../said) && grep -o 'in use by .*' said
          ls point/sub; $INARCH umount -q --lazy point; ls point",
     );
-    host("umount", &["tree/sub"], scene.path());
+    unmount(&scene.path().join("tree/sub"));
     assert_eq!(plain, [(); 3].map(|()| ("0\n".to_owned(), String::new())));
     assert_eq!(crossed, [(); 3].map(|()| ("seen\n0\n".to_owned(), String::new())));
     assert!(stdout(&used).contains("sh (") && stdout(&used).ends_with("\nseen\n"), "{}", stdout(&used));

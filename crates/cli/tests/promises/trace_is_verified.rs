@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::mounted::unmount;
 use crate::support::{
     INARCH, LONG, assert_one_line, assert_status, copy_command, host, programs, scratch, stderr, stdout, within,
 };
@@ -315,7 +316,7 @@ fn a_full_disk_is_told_as_such() {
     host("sh", &["-ec", "mkdir tmp; mount -t tmpfs -o size=1m none tmp"], dir.path());
     let arguments = ["--", "sh", "-c", "head -c 5000000 /dev/zero > big"];
     let output = verify_by(Command::new(INARCH), dir.path(), &arguments).output().unwrap();
-    host("umount", &["tmp"], dir.path());
+    unmount(&dir.path().join("tmp"));
     assert_status(&output, 1);
     let [line] = &said(&output, dir.path())[..] else { panic!("{}", stderr(&output)) };
     assert!(line.starts_with("not verified: no room is left in ") && line.contains("TMPDIR"), "{line}");

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use crate::support::mounted::unmount;
 use crate::support::{
     MANIFEST, any_machine, assert_one_line, assert_status, host, inarch, run_script_in, scratch, stderr, stdout,
 };
@@ -144,6 +145,6 @@ fn what_fits_nowhere_is_refused_before_the_start() {
     host("mount", &["-t", "tmpfs", "-o", "size=20M", "tmpfs", small.to_str().unwrap()], dir.path());
     let overlay = format!("--overlay-dir={}", small.display());
     let output = run(&[&overlay, "--via=tar"]);
-    host("umount", &[small.to_str().unwrap()], dir.path());
+    unmount(&small);
     assert_one_line(&output, &["141 MiB", "on a disk 17", "without --via tar"]);
 }

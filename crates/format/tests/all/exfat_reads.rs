@@ -10,6 +10,7 @@ use inarch_format::{Damage, TreeAndContent, exfat};
 use inarch_tree::Timestamp;
 
 use crate::common::Scratch;
+use crate::common::mount::unmount;
 use crate::erofs::Bytes;
 use crate::ext4_read::made::run;
 use crate::fat_reads::{backing, seen};
@@ -231,7 +232,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.at).output();
+        unmount(&self.at);
         let _ = Command::new("losetup").args(["-d", &self.device]).output();
     }
 }

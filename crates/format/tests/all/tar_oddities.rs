@@ -4,6 +4,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use crate::common::compare::facts_of_tree;
+use crate::common::mount::unmount;
 use inarch_block::{Backing, read_content};
 use inarch_confine::Parsing;
 use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent, oci};
@@ -522,7 +523,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
         .unwrap()
         .to_string();
     let left = std::fs::read_dir(&disk).unwrap().count();
-    mount(&["umount"]);
+    assert!(unmount(&disk));
     assert!(error.contains("No space left on device") && error.contains("disk"), "{error}");
     assert_eq!(left, 0);
 }

@@ -6,9 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::host;
+use super::mounted::is_unmounted;
 
 /// One name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,11 +151,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A process that another thread starts has our descriptors until it runs its program.
-        let unmounted = (0..50).any(|attempt| {
-            std::thread::sleep(std::time::Duration::from_millis(attempt * 2));
-            Command::new("umount").arg(&self.0).output().is_ok_and(|output| output.status.success())
-        });
+        let unmounted = is_unmounted(&self.0);
         assert!(std::thread::panicking() || unmounted, "{:?} cannot be unmounted", self.0);
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use super::{INARCH, host, programs, scratch};
 
@@ -61,10 +62,18 @@ pub fn is_mount_point(point: &Path) -> bool {
     table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
 }
 
-/// Takes a mount away as umount(8) does.
+/// Takes a mount away by umount(8). A process that another test starts has our descriptors until it runs its program.
 #[track_caller]
 pub fn unmount(point: &Path) {
-    host("umount", &[point.to_str().unwrap()], Path::new("/"));
+    assert!(is_unmounted(point), "{point:?} cannot be unmounted");
+}
+
+/// Runs umount(8) until it succeeds, for some seconds.
+pub fn is_unmounted(point: &Path) -> bool {
+    (0..50).any(|attempt| {
+        std::thread::sleep(Duration::from_millis(attempt * 4));
+        Command::new("umount").arg(point).output().is_ok_and(|output| output.status.success())
+    })
 }
 
 /// A directory with a tree, whose mount is taken away at the end.

@@ -10,6 +10,7 @@ use super::build::text;
 use super::opened;
 use crate::common::Scratch;
 use crate::common::compare::{assert_facts, facts_of_directory, facts_of_tree};
+use crate::common::mount::unmount;
 use crate::ext4_read::made::{can_mount, run, scratch};
 
 /// Files as block devices; detached when dropped.
@@ -47,7 +48,7 @@ fn make(scratch: &Scratch, count: usize, profiles: &[&str], fill: &dyn Fn(&Path)
     let devices: Vec<_> = loops.0.iter().map(|device| format!("device={device}")).collect();
     run(Command::new("mount").args(["-o", &devices.join(","), &loops.0[0]]).arg(&at));
     fill(&at);
-    run(Command::new("umount").arg(&at));
+    assert!(unmount(&at));
     images
 }
 

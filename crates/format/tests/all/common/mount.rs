@@ -33,13 +33,17 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A process that another test starts has our descriptors until it runs its program.
-        let unmounted = (0..50).any(|attempt| {
-            std::thread::sleep(std::time::Duration::from_millis(attempt * 2));
-            Command::new("umount").arg(&self.0).output().is_ok_and(|output| output.status.success())
-        });
+        let unmounted = unmount(&self.0);
         assert!(std::thread::panicking() || unmounted, "{:?} cannot be unmounted", self.0);
     }
+}
+
+/// Runs umount(8), more than once: a process that another test starts has our descriptors until it runs its program.
+pub fn unmount(at: &Path) -> bool {
+    (0..50).any(|attempt| {
+        std::thread::sleep(std::time::Duration::from_millis(attempt * 4));
+        Command::new("umount").arg(at).output().is_ok_and(|output| output.status.success())
+    })
 }
 
 /// The extended attributes of what `path` names, itself and not what it may point at, sorted by name.

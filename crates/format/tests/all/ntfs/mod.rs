@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use inarch_block::BackingFile;
@@ -13,6 +12,7 @@ use inarch_format::{Damage, ReadError, TreeAndContent};
 use inarch_volume::Volume;
 
 use crate::common::archive::run;
+use crate::common::mount::unmount;
 use crate::common::reader;
 
 /// Makes a volume of so many MiB.
@@ -58,10 +58,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmounted = (0..50).any(|attempt| {
-            std::thread::sleep(std::time::Duration::from_millis(attempt * 4));
-            Command::new("umount").arg(&self.0).output().is_ok_and(|output| output.status.success())
-        });
+        let unmounted = unmount(&self.0);
         assert!(std::thread::panicking() || unmounted, "{:?} cannot be unmounted", self.0);
         // The server writes until it has ended, which the unmounting does not wait for.
         let name = self.0.with_extension("");
