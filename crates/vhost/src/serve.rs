@@ -42,7 +42,7 @@ pub enum ServeError {
     #[error("{MOST_LEFT_BEHIND} queues of earlier connections block in their front ends' descriptors")]
     LeftBehind,
     /// The connection's thread did not end when the server was stopped.
-    #[error("the connection does not end: a descriptor that came over it blocks")]
+    #[error("the connection has not ended {} s after the server: a request takes longer, or a descriptor of the front end blocks", PATIENCE.as_secs())]
     Stuck,
     /// No virtqueue can be made with these options.
     #[error("the queues cannot be made: {0}; a queue's size is a power of 2, at most 32768")]

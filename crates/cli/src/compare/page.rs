@@ -50,6 +50,12 @@ pub fn html(report: &CompareReport) -> String {
     let _ = writeln!(text, "<li>{}</li>", escaped(&table::about(&report.machine)));
     let machine = &report.machine;
     let _ = writeln!(text, "<li>load average {:.2} before, {:.2} after</li>", machine.load_before, machine.load_after);
+    if let Some(clock) = machine.clock {
+        let _ = writeln!(text, "<li>clock {clock:.0} MHz before</li>");
+    }
+    if let Some(others) = machine.others {
+        let _ = writeln!(text, "<li>{others:.2} processors used by other programs and the kernel meanwhile</li>");
+    }
     for warning in &machine.warnings {
         let _ = writeln!(text, "<li>{}</li>", escaped(warning));
     }

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::thread;
+use std::time::Instant;
 
 use inarch_vm::accel::Accel;
+use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
 
 /// The machine, and how busy it was.
@@ -21,12 +23,49 @@ pub struct Machine {
     pub governor: Option<String>,
     /// How the guests' instructions ran: kvm, tcg; nothing under User-Mode Linux.
     pub accel: Option<String>,
+    /// The first processor's clock before the first run, in MHz, where the kernel tells it.
+    pub clock: Option<f64>,
+    /// How many processors other programs used from the first run to the last, on average; the kernel's own threads count among them.
+    pub others: Option<f64>,
+    /// How many processors the hypervisor kept for other machines meanwhile, where this is a virtual machine.
+    pub stolen: Option<f64>,
     /// The load average over a minute before the first run.
     pub load_before: f64,
     /// The same after the last one, in which the guests count.
     pub load_after: f64,
     /// What makes the figures doubtful.
     pub warnings: Vec<String>,
+    /// What had been used before the first run.
+    #[serde(skip)]
+    spent: Option<Spent>,
+}
+
+/// Processor time since the start, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    at: Instant,
+    /// Of all programs and the kernel.
+    all: f64,
+    /// Of this process, and of its children that have ended.
+    own: f64,
+    stolen: f64,
+}
+
+impl Spent {
+    /// By proc_stat(5) and proc_pid_stat(5).
+    fn now() -> Option<Spent> {
+        let ticks = |field: Option<&str>| Some(field?.parse::<f64>().ok()? / clock_ticks_per_second() as f64);
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+        let mut next = || ticks(fields.next());
+        let [user, nice, system, _idle, _waiting] = [next()?, next()?, next()?, next()?, next()?];
+        let [interrupts, deferred, stolen] = [next()?, next()?, next()?];
+        let text = fs::read_to_string("/proc/self/stat").ok()?;
+        // The name, in parentheses, may contain anything.
+        let fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(4);
+        let own = fields.map(|field| ticks(Some(field))).sum::<Option<f64>>()?;
+        Some(Spent { at: Instant::now(), all: user + nice + system + interrupts + deferred, own, stolen })
+    }
 }
 
 impl Machine {
@@ -53,6 +92,8 @@ impl Machine {
             governor,
             load_before,
             warnings,
+            clock: field("/proc/cpuinfo", "cpu MHz").and_then(|text| text.parse().ok()),
+            spent: Spent::now(),
             ..Machine::default()
         }
     }
@@ -63,6 +104,17 @@ impl Machine {
         self.accel = accel.map(|accel| accel.to_string());
         if governor() != self.governor {
             self.warnings.push("the processor's governor was changed meanwhile".to_owned());
+        }
+        let Some((before, now)) = self.spent.zip(Spent::now()) else { return };
+        let per_second = |used: f64| (used / (now.at - before.at).as_secs_f64().max(0.001)).max(0.0);
+        let others = per_second((now.all - before.all) - (now.own - before.own));
+        let stolen = per_second(now.stolen - before.stolen);
+        (self.others, self.stolen) = (Some(others), Some(stolen));
+        let much = self.processors as f64 / 8.0;
+        for (used, who) in [(others, "other programs used"), (stolen, "the hypervisor kept")] {
+            if used > much {
+                self.warnings.push(format!("{who} {used:.1} of {} processors meanwhile", self.processors));
+            }
         }
     }
 }
@@ -91,7 +143,25 @@ fn governor() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn what_others_use_is_told_apart() {
+        let machine = |(all, own, stolen)| {
+            let now = Spent::now().unwrap();
+            let before = Spent { at: now.at - Duration::from_secs(10), all: now.all - all, own: now.own - own, stolen };
+            let mut machine = Machine { processors: 4, spent: Some(before), ..Machine::default() };
+            machine.look_again(None);
+            machine
+        };
+        let busy = machine((30.0, 10.0, 0.0));
+        assert!(busy.others.unwrap() > 1.5, "{busy:?}");
+        assert!(busy.warnings.iter().any(|line| line.starts_with("other programs used")), "{busy:?}");
+        // What this process used itself is not that of others.
+        assert!(machine((10.0, 10.0, 0.0)).others.unwrap() < busy.others.unwrap() - 1.0);
+    }
 
     #[test]
     fn this_machine_has_a_kernel_and_memory() {
