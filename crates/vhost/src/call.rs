@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const BLOCKED: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The rings of one server of which a thread blocks, because their front end does not free it.
+/// Counts the rings of one server whose thread blocks, because the front end does not read what is written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeftBehind(Arc<()>);
 

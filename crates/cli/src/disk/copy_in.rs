@@ -210,7 +210,12 @@ impl Copying<'_> {
                 Err(error) => return self.failed(from.path, &io::Error::from(error)),
             },
             FileType::RegularFile => return self.copy_file(from, to),
-            _ => return self.failed(from.path, &"only regular files, directories and symbolic links are copied"),
+            FileType::Unknown => return self.failed(from.path, &"it is of an unknown kind"),
+            // FIFOs, sockets and devices. A set-user-ID bit means nothing there.
+            _ => {
+                let device = (is.stx_rdev_major, is.stx_rdev_minor);
+                self.appliance.write_node(to, is.stx_mode.into(), device, &attributes(&is))
+            }
         };
         self.count(from.path, done).map(drop)
     }

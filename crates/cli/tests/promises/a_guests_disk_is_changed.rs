@@ -153,13 +153,21 @@ fn a_copy_replaces_none_of_its_own_files() {
     // A copy has no rights that the directory hands down, but those of its source.
     done(
         dir,
-        "mkdir acl top; echo secret > sec; chmod 640 sec; echo x > top/new
+        "mkdir acl top; echo secret > sec; chmod 640 sec; echo x > top/new; mkfifo -m 620 top/fifo; touch -d @1000000000 top/fifo
+        [ $(id -u) != 0 ] || mknod top/null c 1 3
         setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff02000700e803000004000500ffffffff10000700ffffffff20000000ffffffff acl
         i disk cp acl ext4:/; i disk cp sec ext4:/acl; i disk cp d ext4:/acl; i disk cp top ext4:/; i disk cp acl ext4:/acl/",
     );
     let has_acl =
         |path: &str| done(dir, &format!("debugfs -R 'ea_list {path}' ext4 2>/dev/null")).contains("system.posix_acl");
     assert_eq!(["/acl", "/acl/sec", "/acl/d", "/acl/d/b", "/acl/acl"].map(has_acl), [true, false, false, false, true]);
+    let told = done(dir, "debugfs -R 'stat /fifo' ext4 2>/dev/null");
+    for part in ["Type: FIFO", "Mode:  0620", "mtime: 0x3b9aca00"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let told = done(dir, "debugfs -R 'stat /null' ext4 2>/dev/null");
+    let is_device = told.contains("Type: character special") && told.contains("01:03");
+    assert!(is_device || !rustix::process::geteuid().is_root(), "{told}");
     assert_eq!(done(dir, "i disk cat ext4 /new; e2fsck -fn ext4 > said 2>&1 || cat said"), "x\n");
     assert_one_line(&sh(dir, "ln -s d link; i disk cp link ext4:/none/"), &["/none/", "no place for a file"]);
 }

@@ -270,8 +270,7 @@ pub fn is_root(files: &dyn Volume) -> bool {
     OF_A_ROOT.iter().any(|path| resolve(files, path, Last::Taken).is_ok_and(|found| found.is_some()))
 }
 
-/// The root of an operating system on a file system: the file system itself, or a usual subvolume of a Btrfs, which is named. `None` if
-/// there is none.
+/// Finds the root of an operating system on a file system: its own root, or that of a usual subvolume of a Btrfs, which is named.
 pub fn root_of(files: &Arc<dyn Volume>) -> Option<(Arc<dyn Volume>, Option<Subvolume>)> {
     if is_root(&**files) {
         return Some((Arc::clone(files), None));

@@ -284,6 +284,21 @@ impl Appliance {
         self.ask(&Ask::Symlink { target, path, attributes, replaces: true }).map(drop)
     }
 
+    /// Makes a FIFO, a socket or a device of these attributes, in place of a file that is there unless that is a directory. `kind` is its
+    /// `st_mode`, `device` a device's major and minor number.
+    ///
+    /// # Errors
+    /// As mknod(2) and rename(2).
+    pub fn write_node(
+        &mut self,
+        path: &Path,
+        kind: u32,
+        device: (u32, u32),
+        attributes: &NewAttributes,
+    ) -> Result<(), ApplianceError> {
+        self.ask(&Ask::Node { path: bytes(path), kind, device, attributes: attributes.on_wire() }).map(drop)
+    }
+
     /// Changes attributes; with permissions, those of what a symbolic link leads to. Returns the extended attributes that the file system
     /// did not take.
     ///

@@ -100,6 +100,7 @@ fn what(ask: &Ask) -> &'static str {
         Ask::MakeDirectory { .. } => "make a directory",
         Ask::Rename { .. } => "rename",
         Ask::Link { .. } | Ask::Symlink { .. } => "make a link",
+        Ask::Node { .. } => "make a special file",
         Ask::Change { .. } => "change attributes",
         Ask::Sync => "write everything to the disks",
         Ask::Check { .. } => "check",
@@ -147,6 +148,9 @@ impl Work {
             Ask::Link { from, to, copied } => files::link(self.mounted()?, &from.0, &to.0, copied).map(nothing),
             Ask::Symlink { target, path, attributes, replaces } => {
                 files::symlink(self.mounted()?, &target.0, &path.0, (&attributes, replaces)).map(nothing)
+            }
+            Ask::Node { path, kind, device, attributes } => {
+                files::node(self.mounted()?, &path.0, (kind, device), &attributes).map(nothing)
             }
             Ask::Change { path, attributes } => files::change(self.mounted()?, &path.0, &attributes),
             Ask::Sync => self.mounted()?.sync().map(nothing),

@@ -152,6 +152,8 @@ pub(super) enum Ask {
     Link { from: Bytes, to: Bytes, copied: bool },
     /// Make a symbolic link; with `replaces` in place of a file that is there.
     Symlink { target: Bytes, path: Bytes, attributes: NewAttributes, replaces: bool },
+    /// Make a FIFO, a socket or a device, in place of a file that is there; `kind` is its `st_mode`, `device` a device's major and minor number.
+    Node { path: Bytes, kind: u32, device: (u32, u32), attributes: NewAttributes },
     /// Change attributes.
     Change { path: Bytes, attributes: NewAttributes },
     /// Write everything to the disks.

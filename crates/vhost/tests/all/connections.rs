@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::common::disk::{MemoryDisk, sector};
@@ -193,18 +193,42 @@ fn memory_can_be_added_and_removed_while_a_queue_runs() {
     assert_eq!(front_end.get(REGION, 512), sector(2));
 }
 
+/// A server of numbered sectors that accepts front ends.
+struct Listening {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+    stop: StopHandle,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Listening {
+    fn start(queues: u16) -> Listening {
+        let (directory, path) = socket_path();
+        let listener = UnixListener::bind(&path).unwrap();
+        let disk = numbered();
+        let options = BlkOptions { queues, ..disk.options() };
+        let server = BlkServer::new(Arc::new(Pending::ready(disk)), options);
+        let stop = StopHandle::new().unwrap();
+        let handle = stop.clone();
+        let serving = thread::spawn(move || server.serve_listener(listener, &handle));
+        Listening { _directory: directory, path, stop, serving }
+    }
+
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+
+    fn end(self) {
+        self.stop.stop();
+        self.serving.join().unwrap().unwrap();
+    }
+}
+
 /// Closing a socket takes as long as its owner wants.
 #[test]
 fn a_connection_that_cannot_be_freed_does_not_keep_a_server() {
-    let (_directory, path) = socket_path();
-    let listener = UnixListener::bind(&path).unwrap();
-    let disk = numbered();
-    let server = BlkServer::new(Arc::new(Pending::ready(Arc::clone(&disk))), disk.options());
-    let stop = StopHandle::new().unwrap();
-    let handle = stop.clone();
-    let serving = thread::spawn(move || server.serve_listener(listener, &handle));
-    let front_end = UnixStream::connect(&path).unwrap();
-
+    let server = Listening::start(1);
+    let front_end = server.connect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut lingering = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (unread, _) = listener.accept().unwrap();
@@ -217,42 +241,26 @@ fn a_connection_that_cannot_be_freed_does_not_keep_a_server() {
     send_raw(&front_end, &message, &[lingering.as_fd()]);
     drop(lingering);
     thread::sleep(MOMENT);
-    stop.stop();
-    serving.join().unwrap().unwrap();
+    server.end();
     // Its thread closes the socket now.
     drop(unread);
 }
 
 #[test]
 fn front_ends_come_and_go() {
-    let (_directory, path) = socket_path();
-    let listener = UnixListener::bind(&path).unwrap();
-    let disk = numbered();
-    let server =
-        BlkServer::new(Arc::new(Pending::ready(Arc::clone(&disk))), BlkOptions { queues: 2, ..disk.options() });
-    let stop = StopHandle::new().unwrap();
-    let handle = stop.clone();
-    let serving = thread::spawn(move || server.serve_listener(listener, &handle));
+    let server = Listening::start(2);
     for number in 0..5 {
-        read(&mut FrontEnd::start(UnixStream::connect(&path).unwrap(), DRIVER_FEATURES, 2, 64), number);
+        read(&mut FrontEnd::start(server.connect(), DRIVER_FEATURES, 2, 64), number);
     }
-    stop.stop();
-    serving.join().unwrap().unwrap();
+    server.end();
 }
 
 #[test]
 fn stopping_ends_the_connection_that_is_served() {
-    let (_directory, path) = socket_path();
-    let listener = UnixListener::bind(&path).unwrap();
-    let disk = numbered();
-    let server = BlkServer::new(Arc::new(Pending::ready(Arc::clone(&disk))), disk.options());
-    let stop = StopHandle::new().unwrap();
-    let handle = stop.clone();
-    let serving = thread::spawn(move || server.serve_listener(listener, &handle));
-    let mut front_end = FrontEnd::start(UnixStream::connect(&path).unwrap(), DRIVER_FEATURES, 1, 64);
+    let server = Listening::start(1);
+    let mut front_end = FrontEnd::start(server.connect(), DRIVER_FEATURES, 1, 64);
     read(&mut front_end, 1);
-    stop.stop();
-    serving.join().unwrap().unwrap();
+    server.end();
     assert!(front_end.control.get_features().is_err());
 }
 

@@ -9,8 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fstat, fsync, linkat, mkdirat, openat,
-    openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fstat, fsync, linkat, makedev, mkdirat,
+    mknodat, openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -278,18 +278,49 @@ pub(super) fn symlink(
     path: &[u8],
     (wanted, replaces): (&NewAttributes, bool),
 ) -> Result<(), Failure> {
+    let target = CString::new(target).map_err(|_| Failure::at(path, Errno::INVAL))?;
+    make_special(mounted, path, (wanted, replaces), |directory, name| symlinkat(&*target, directory, name))
+}
+
+/// Makes a FIFO, a socket or a device, in place of what is no directory. The pair is its `st_mode` and its major and minor number.
+pub(super) fn node(
+    mounted: &Mounted,
+    path: &[u8],
+    (kind, (major, minor)): (u32, (u32, u32)),
+    wanted: &NewAttributes,
+) -> Result<(), Failure> {
+    let kind = FileType::from_raw_mode(kind as RawMode);
+    if !matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice) {
+        return Err(Failure::at(path, Errno::INVAL));
+    }
+    let make = |directory: &OwnedFd, name: &OsStr| {
+        mknodat(directory, name, kind, Mode::RUSR | Mode::WUSR, makedev(major, minor))
+    };
+    make_special(mounted, path, (wanted, true), make)
+}
+
+/// Makes what is neither a regular file nor a directory; if it `replaces`, in place of what is no directory.
+fn make_special(
+    mounted: &Mounted,
+    path: &[u8],
+    (wanted, replaces): (&NewAttributes, bool),
+    make: impl Fn(&OwnedFd, &OsStr) -> Result<(), Errno>,
+) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(path, error);
-    let target = CString::new(target).map_err(|_| fail(Errno::INVAL))?;
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
     mounted.check_place(directory.as_fd())?;
+    let there = || statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
     if wanted.copied {
-        mounted.made.spare(path, statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref())?;
+        mounted.made.spare(path, there().ok().as_ref())?;
     }
     let make = |name: &OsStr| {
-        symlinkat(&*target, &directory, name)?;
+        make(&directory, name)?;
         attributes::change(&directory, name, wanted).map(drop)
     };
     if replaces { put(&directory, &name, make) } else { make(&name) }.map_err(fail)?;
+    if wanted.copied {
+        mounted.made.add(&there().map_err(fail)?);
+    }
     reopened(&directory).and_then(fsync).map_err(fail)
 }
 
