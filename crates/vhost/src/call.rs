@@ -68,7 +68,7 @@ fn let_no_write_wait(file: &OwnedFd) -> io::Result<()> {
 }
 
 /// Refuses what is neither an eventfd, as of QEMU, nor a pipe or a pair of sockets, as of User-Mode Linux (`os_pipe` of its
-/// os-Linux/file.c). Others have operations that wait: closing a TCP socket can take as long as its owner wants (SO_LINGER of socket(7)).
+/// os-Linux/file.c). Other descriptors can block: the owner of a TCP socket decides how long close(2) takes (SO_LINGER, socket(7)).
 pub(crate) fn check_kind(file: &impl AsFd) -> io::Result<()> {
     let is_usual = match FileType::from_raw_mode(fstat(file)?.st_mode) {
         // Linux gives anonymous inodes no type.
@@ -113,8 +113,8 @@ impl Call {
     /// hw/virtio/virtio-pci.c). An interrupt in between would be lost, and with it the guest's request. A driver that
     /// finds no request ignores an interrupt.
     ///
-    /// A thread of its own makes that interrupt: it may block as a ring's thread may, and the connection's thread must not. It has
-    /// made it when this returns, unless it blocks.
+    /// A thread of its own makes that interrupt: it may block as a ring's thread may, and the connection's thread must not. The
+    /// interrupt has been made when this function returns, unless the write blocks.
     ///
     /// # Errors
     /// A thread blocks on the old one, the descriptor is of no use, or no thread can be started.
@@ -141,9 +141,11 @@ impl Call {
 
     /// Makes an interrupt in a thread of its own.
     fn owe(self: &Arc<Call>, file: OwnedFd) -> io::Result<()> {
-        let kept = Arc::clone(self);
+        let (kept, is_made) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
+        let made = Arc::clone(&is_made);
         let thread = thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
             notify(file.as_fd());
+            made.store(true, Ordering::Release);
             drop(kept);
         })?;
         let (began, mut pause) = (Instant::now(), PAUSE / 20);
@@ -153,7 +155,7 @@ impl Call {
                 self.leave_behind();
                 break;
             }
-            if blocks_for > BLOCKED {
+            if blocks_for > BLOCKED && !is_made.load(Ordering::Acquire) {
                 self.free();
             }
             thread::sleep(pause);
@@ -161,6 +163,11 @@ impl Call {
         }
         *hold(&self.owed) = Some(thread);
         Ok(())
+    }
+
+    /// Whether a thread of it was left behind.
+    pub fn is_left_behind(&self) -> bool {
+        hold(&self.counted).is_some()
     }
 
     fn leave_behind(&self) {

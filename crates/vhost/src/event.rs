@@ -37,6 +37,12 @@ pub enum Event {
         /// Which rule.
         reason: String,
     },
+    /// A stopped server does not wait any longer for a connection.
+    #[error("{error}")]
+    StillConnected {
+        /// Why not.
+        error: ServeError,
+    },
     /// A front end lost its connection because it broke the protocol.
     #[error("a front end was disconnected: {error}")]
     ConnectionLost {

@@ -15,7 +15,7 @@ use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 use crate::call::LeftBehind;
 use crate::connection::Connection;
 use crate::device::VirtioDevice;
-use crate::event::EventSink;
+use crate::event::{Event, EventSink};
 use crate::faults::Control;
 use crate::padded;
 use crate::vring::notify;
@@ -39,11 +39,16 @@ pub enum ServeError {
     #[error("the front end has truncated memory that it shares with this server")]
     MemoryLost,
     /// Threads of earlier connections wait for front ends that do not let them go.
-    #[error("{MOST_LEFT_BEHIND} queues of earlier connections block in their front ends' descriptors")]
+    #[error(
+        "{MOST_LEFT_BEHIND} queues of earlier connections still wait for their front ends; no other front end is served until one of them ends"
+    )]
     LeftBehind,
     /// The connection's thread did not end when the server was stopped.
-    #[error("the connection has not ended {} s after the server: a request takes longer, or a descriptor of the front end blocks", PATIENCE.as_secs())]
+    #[error("the server was stopped {} s ago, and a connection still runs: one of its requests takes long, or the front end blocks a descriptor", PATIENCE.as_secs())]
     Stuck,
+    /// No thread can be started for the connection.
+    #[error("no thread can be started for a front end: {0}")]
+    Thread(io::Error),
     /// No virtqueue can be made with these options.
     #[error("the queues cannot be made: {0}; a queue's size is a power of 2, at most 32768")]
     Queue(virtio_queue::Error),
@@ -83,6 +88,11 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     if connection.has_lost_memory() { Err(ServeError::MemoryLost) } else { ended }
 }
 
+/// What is reported of a connection that ended with an error.
+pub(crate) fn lost(error: ServeError) -> Event {
+    if let ServeError::Stuck = error { Event::StillConnected { error } } else { Event::ConnectionLost { error } }
+}
+
 /// The next connection; `None` after `stop` was used.
 pub(crate) fn accept(listener: &UnixListener, stop: &StopHandle) -> Result<Option<UnixStream>, ServeError> {
     listener.set_nonblocking(true)?;
@@ -118,7 +128,8 @@ pub(crate) fn serve_until_stopped<D: VirtioDevice>(
         let served = serve_stream(stream, device, events, &left_behind);
         drop(at_end);
         served
-    })?;
+    });
+    let connection = connection.map_err(ServeError::Thread)?;
     if !stop.wait_readable(&*end)? && !ends_within(&end, PATIENCE)? {
         return Err(ServeError::Stuck);
     }

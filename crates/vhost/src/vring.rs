@@ -144,6 +144,10 @@ impl Vring {
             return Ok(());
         }
         let Some(kick) = &self.kick else { return Ok(()) };
+        // Each further thread would block behind the first one.
+        if self.call.is_left_behind() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let Some(mut queue) = self.queue.take() else { return Ok(()) };
         queue.set_ready(true);
         tracing::debug!(queue = self.index, descriptors = queue.size(), "a queue is started");
@@ -309,8 +313,8 @@ pub fn process_keeping<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
     interrupt: impl Fn(),
 ) -> Result<Served, VringError> {
     loop {
-        // The guest may have more memory or less since the last batch. Its requests name what it had when it made them: so the memory is
-        // looked at after the index that announces them.
+        // The front end may have changed the guest's memory since the last batch. A request uses the memory that the guest has when it
+        // announces the request. So the memory is loaded after the available index.
         let before = memory();
         queue.disable_notification(&*before)?;
         let mut told = Instant::now();

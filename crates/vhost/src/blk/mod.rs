@@ -98,7 +98,7 @@ impl<D: BlockDevice> BlkServer<D> {
     pub fn serve_listener(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
         while let Some(stream) = serve::accept(&listener, stop)? {
             if let Err(error) = self.serve_until_stopped(stream, stop) {
-                (self.events)(Event::ConnectionLost { error });
+                (self.events)(serve::lost(error));
             }
         }
         Ok(())

@@ -103,7 +103,7 @@ impl FsServer {
                 }
                 let serve = move || {
                     if let Err(error) = self.serve_until_stopped(stream, stop) {
-                        (self.events)(Event::ConnectionLost { error });
+                        (self.events)(serve::lost(error));
                     }
                 };
                 connections.push(thread::Builder::new().name("vhost-fs".into()).spawn_scoped(scope, serve)?);
