@@ -25,6 +25,7 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -209,18 +210,28 @@ pub fn is_on_own_disk(directory: BorrowedFd<'_>) -> bool {
 fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
     std::thread::scope(|scope| {
         let mut handles = Vec::with_capacity(2 * threads);
-        let mut first_error = None;
+        let mut done = Vec::with_capacity(2 * threads);
+        let join =
+            |handle: ScopedJoinHandle<'_, Result<Findings, ScanError>>| handle.join().unwrap_or(Err(ScanError::Panic));
         let mut start = |yielding: bool| {
             for started in 0..threads {
-                let builder = std::thread::Builder::new().name("scan".to_owned());
-                match builder.spawn_scoped(scope, move || Worker::new(walk, yielding).run()) {
+                let spawned = loop {
+                    let builder = std::thread::Builder::new().name("scan".to_owned());
+                    let spawned = builder.spawn_scoped(scope, move || Worker::new(walk, yielding).run());
+                    // The user's limit of processes may leave no room beside the first workers, which are ending.
+                    if spawned.is_ok() || started > 0 || handles.is_empty() {
+                        break spawned;
+                    }
+                    done.extend(handles.pop().map(join));
+                };
+                match spawned {
                     Ok(handle) => handles.push(handle),
                     Err(error) if started == 0 => {
                         walk.queue.stop();
-                        first_error = Some(ScanError::Thread(error));
+                        done.push(Err(ScanError::Thread(error)));
                         break;
                     }
-                    // The user's limit of processes: those that have started do all of the work.
+                    // Those that have started do all of the work.
                     Err(_) => {
                         walk.queue.do_without(threads - started);
                         break;
@@ -233,14 +244,8 @@ fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
         if !patience.is_zero() && !walk.queue.wait(patience) && walk.queue.relieve(threads) {
             start(false);
         }
-        let mut findings = Vec::with_capacity(handles.len());
-        for handle in handles {
-            match handle.join().unwrap_or(Err(ScanError::Panic)) {
-                Ok(found) => findings.push(found),
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        first_error.map_or(Ok(findings), Err)
+        done.extend(handles.into_iter().map(join));
+        done.into_iter().collect()
     })
 }
 
