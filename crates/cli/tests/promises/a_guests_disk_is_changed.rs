@@ -146,10 +146,21 @@ fn a_copy_replaces_none_of_its_own_files() {
         truncate -s 64M fat.img; mkfs.vfat fat.img > said",
     );
     for (copy, shown) in [("i disk cp d ext4:/", "ext4 /d/c"), ("i disk cp cs fat.img:/", "fat.img /cs/readme")] {
-        assert_refused(&sh(dir, copy), &["another of the files that are copied is there already"]);
+        assert_refused(&sh(dir, copy), &["this copy has already written another file there"]);
         let text = done(dir, &format!("i disk cat {shown}"));
         assert!(text == "AAA\n" || text == "one\n" || text == "two\n", "{text}");
     }
+    // Nor does it write through a link that it has made, or merge two directories.
+    done(
+        dir,
+        "mkdir -p image/through image/merged from/through/under from/merged/x from/merged/y; ln -s x image/through/y; ln -s x image/merged/y
+        ln -s link image/through/under; echo shadow > image/shadow; ln -s /shadow from/through/x; ln -s / from/through/link
+        echo taken > from/through/y; echo taken > from/through/under/shadow; chmod 700 from/merged/x; chmod 777 from/merged/y
+        mke2fs -q -t ext4 -d image linked 32M; ! i disk cp from/through linked:/ 2> told; ! i disk cp from/merged linked:/ 2>> told",
+    );
+    assert_eq!(done(dir, "i disk cat linked /shadow; e2fsck -fn linked > said 2>&1 || cat said"), "shadow\n");
+    let told = fs::read_to_string(dir.join("told")).unwrap();
+    assert!(told.contains("this copy has already written another file there"), "{told}");
     // A copy has no rights that the directory hands down, but those of its source.
     done(
         dir,

@@ -351,7 +351,7 @@ fn with_a_subvolume_that_is_named() {
     host("sh", &["-ec", &format!("echo new | {INARCH} disk write image /home/new")], dir.path());
     assert_eq!(said(&["cat", &format!("{image}:1@@home"), "new"]), "new\n");
     // A guest goes on without what cannot be mounted; what is written there would be hidden.
-    for (place, why) in [("/gone/file", "subvolid=9999"), ("/bad/file", "named in a wrong way")] {
+    for (place, why) in [("/gone/file", "subvolid=9999"), ("/bad/file", "subvolid=\"9x\" is not the number")] {
         let mut write = Command::new("sh");
         write.args(["-c", &format!("echo x | {INARCH} disk write image {place}")]);
         let output = write.current_dir(dir.path()).output().unwrap();

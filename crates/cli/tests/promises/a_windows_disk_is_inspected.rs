@@ -97,7 +97,7 @@ fn as_its_registry_has_it() {
     let image = image.to_str().unwrap();
     let told: Value = serde_json::from_str(&said(&["inspect", "--json", image])).unwrap();
     let expected = json!([{
-        "root": "/dev/sda1", "kind": "windows", "distribution": "windows", "name": "Windows 11 Pro", "version": "10.0",
+        "root": "/dev/sda1", "root_subvolume": null, "kind": "windows", "distribution": "windows", "name": "Windows 11 Pro", "version": "10.0",
         "variant": "Client", "build": "22631", "arch": "x86_64", "hostname": "PC-1", "mounts": [],
         "drives": { "C": "/dev/sda1", "D": null }, "packaging": "windows",
         "packages": [{ "name": "A <program>", "version": "1.2", "arch": null }],

@@ -42,13 +42,12 @@ impl Subvolume {
             let pairs = options.split(',').filter_map(|option| option.split_once('='));
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
         };
-        match (value("subvol"), value("subvolid")) {
-            (Some(path), _) => Ok(Some(Subvolume::Path(path.to_owned()))),
-            (None, None) => Ok(None),
-            (None, Some(text)) => {
-                number(text).map(|number| Some(Subvolume::Id(number))).ok_or_else(|| BadSubvolume(text.to_owned()))
-            }
+        let values = || options.split(',').filter_map(|option| option.strip_prefix("subvolid="));
+        if let Some(bad) = values().find(|text| number(text).is_none()) {
+            return Err(BadSubvolume(bad.to_owned()));
         }
+        let id = value("subvolid").and_then(number).map(Subvolume::Id);
+        Ok(value("subvol").map(|path| Subvolume::Path(path.to_owned())).or(id))
     }
 }
 
@@ -173,8 +172,10 @@ host:/x    /nfs         nfs   defaults
             assert_eq!(Subvolume::of_options(options).unwrap(), named, "{options}");
         }
         for number in ["", "x", "-5", "256x", "08", "0x", "0x+5", "++5", "18446744073709551616"] {
-            let error = Subvolume::of_options(&format!("ro,subvolid={number}")).unwrap_err();
-            assert_eq!(error.to_string(), format!("subvolid={number:?} is not the number of a subvolume"));
+            for options in [format!("ro,subvolid={number}"), format!("subvolid={number},subvolid=256,subvol=@")] {
+                let error = Subvolume::of_options(&options).unwrap_err();
+                assert_eq!(error.to_string(), format!("subvolid={number:?} is not the number of a subvolume"));
+            }
         }
         assert_eq!(Subvolume::Id(5).to_string(), "subvolid=5");
         assert_eq!(path("@").unwrap().to_string(), "subvol=@");

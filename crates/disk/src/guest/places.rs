@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inarch_volume::Volume;
 
-use super::{NotFound, Subvolume, Which, mounts, named, root_of, shown};
+use super::{BadSubvolume, NotFound, Subvolume, Which, mounts, named, root_of, shown};
 use crate::DiskVolume;
 
 /// A volume that is mounted.
@@ -23,8 +23,8 @@ pub struct Place {
 pub struct Places {
     /// In the order of mounting.
     pub mounted: Vec<Place>,
-    /// Mount points in the fstab whose volumes are not on the disks, or whose subvolumes are not named as Linux wants it.
-    pub missing: Vec<String>,
+    /// Mount points in the fstab whose volumes are not on the disks, or whose options name their subvolumes in a way that Linux refuses.
+    pub missing: Vec<(String, Option<BadSubvolume>)>,
 }
 
 /// The formats of volumes that hold no files, by the names of [`Signature`](crate::Signature).
@@ -79,8 +79,8 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
         match (volumes.iter().position(|volume| volume.answers_to(&mount.device)), mount.subvolume()) {
             _ if directory == "/" => {}
             (Some(volume), Ok(subvolume)) => found.mounted.push(Place { volume, directory, subvolume }),
-            // A guest does not mount what its fstab names in a wrong way, either.
-            _ => found.missing.push(directory),
+            (Some(_), Err(bad)) => found.missing.push((directory, Some(bad))),
+            (None, _) => found.missing.push((directory, None)),
         }
     }
     Ok(found)

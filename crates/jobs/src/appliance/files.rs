@@ -220,8 +220,8 @@ impl Appliance {
         self.ask(&Ask::MakeDirectory { path: bytes(path), parents, mode, copied: false }).map(drop)
     }
 
-    /// Makes a directory for files that are copied, unless it is there: closed to all but root until [`Appliance::change`] gives it the
-    /// attributes of the one that is copied, and without the ACL that the directory above hands down. Makes those that it is in, too.
+    /// Makes a directory for copied files, and its missing parents. Until [`Appliance::change`] sets its attributes, only root can enter
+    /// it. It inherits no ACL. A directory that exists stays as it is.
     ///
     /// # Errors
     /// It cannot be made.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{NotFound, Place, Places, Subvolume, places};
+use inarch_disk::guest::{BadSubvolume, NotFound, Place, Places, Subvolume, places};
 use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
 use inarch_format::{Damage, btrfs};
 use inarch_source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
@@ -68,6 +68,10 @@ fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Att
         let subvolume = subvolume.map(|subvolume| subvolume.to_string());
         Some(AttachedVolume { device, format, directory, subvolume, name: volume.name() })
     };
+    let why = |(directory, bad): (String, Option<BadSubvolume>)| {
+        (directory, bad.map_or_else(|| "it is not on this image".to_owned(), |bad| bad.to_string()))
+    };
+    let missing = missing.into_iter().map(why).collect();
     Ok(Attach { volumes: mounted.into_iter().filter_map(attached).collect(), missing, ..Attach::default() })
 }
 

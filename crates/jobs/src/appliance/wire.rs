@@ -187,8 +187,8 @@ pub(super) struct NewAttributes {
 pub(super) struct Attach {
     /// In the order of mounting.
     pub volumes: Vec<AttachedVolume>,
-    /// Directories at which a volume is missing: nothing is written below them.
-    pub missing: Vec<String>,
+    /// Directories at which a volume is missing, and why: nothing is written below them.
+    pub missing: Vec<(String, String)>,
     /// The arrays of MD to assemble.
     pub arrays: Vec<Array>,
     /// The volume groups of LVM to activate.

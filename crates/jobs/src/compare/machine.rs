@@ -27,7 +27,7 @@ pub struct Machine {
     pub clock: Option<f64>,
     /// How many processors other programs used from the first run to the last, on average; the kernel's own threads count among them.
     pub others: Option<f64>,
-    /// How many processors the hypervisor kept for other machines meanwhile, where this is a virtual machine.
+    /// How many processors the hypervisor gave to others meanwhile (steal time), on average.
     pub stolen: Option<f64>,
     /// The load average over a minute before the first run.
     pub load_before: f64,
@@ -111,7 +111,7 @@ impl Machine {
         let stolen = per_second(now.stolen - before.stolen);
         (self.others, self.stolen) = (Some(others), Some(stolen));
         let much = self.processors as f64 / 8.0;
-        for (used, who) in [(others, "other programs used"), (stolen, "the hypervisor kept")] {
+        for (used, who) in [(others, "other programs and the kernel used"), (stolen, "the hypervisor gave others")] {
             if used > much {
                 self.warnings.push(format!("{who} {used:.1} of {} processors meanwhile", self.processors));
             }
@@ -158,7 +158,7 @@ mod tests {
         };
         let busy = machine((30.0, 10.0, 0.0));
         assert!(busy.others.unwrap() > 1.5, "{busy:?}");
-        assert!(busy.warnings.iter().any(|line| line.starts_with("other programs used")), "{busy:?}");
+        assert!(busy.warnings.iter().any(|line| line.starts_with("other programs and the kernel used")), "{busy:?}");
         // What this process used itself is not that of others.
         assert!(machine((10.0, 10.0, 0.0)).others.unwrap() < busy.others.unwrap() - 1.0);
     }

@@ -16,12 +16,10 @@ use rustix::io::Errno;
 
 use super::attributes;
 use super::failure::Failure;
+use super::made::MAX_LINKS;
 use super::mounts::Mounted;
 use super::new_file::{NewFile, put};
 use crate::appliance::wire::{Found, Kind, NewAttributes, PIECE, send};
-
-/// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
-const MAX_LINKS: u32 = 40;
 
 /// A directory beneath the mounted root, and the name of a file in it that is no symbolic link, or that is wanted as a
 /// link.
@@ -92,6 +90,9 @@ pub(super) fn write(
     data: &mut dyn Read,
 ) -> Result<Found, Failure> {
     let fail = |error: Errno| Failure::at(path, error);
+    if wanted.copied {
+        mounted.made.check_way(mounted.root()?, path)?;
+    }
     let Spot { directory, name } = find(mounted, path, Last::Followed)?;
     mounted.check_place(directory.as_fd())?;
     let old = replaceable(path, &directory, &name)?;
@@ -223,7 +224,15 @@ fn make_one(
     may_be_there: bool,
 ) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(path, error);
-    if may_be_there && open_in_root(mounted.root()?, path, OFlags::PATH | OFlags::DIRECTORY).is_ok() {
+    if copied {
+        mounted.made.check_way(mounted.root()?, path)?;
+    }
+    if may_be_there && let Ok(there) = open_in_root(mounted.root()?, path, OFlags::PATH | OFlags::DIRECTORY) {
+        if copied {
+            let is = fstat(&there).map_err(fail)?;
+            mounted.made.spare(path, Some(&is))?;
+            mounted.made.add(&is);
+        }
         return Ok(());
     }
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
@@ -239,7 +248,9 @@ fn make_one(
     if copied {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = openat(&directory, &name, flags, Mode::empty());
-        made.and_then(|made| attributes::remove_inherited_acls(&made.into())).map_err(fail)?;
+        let made = made.map_err(fail)?.into();
+        attributes::remove_inherited_acls(&made).map_err(fail)?;
+        mounted.made.add(&fstat(&made).map_err(fail)?);
     }
     reopened(&directory).and_then(fsync).map_err(fail)
 }
@@ -256,6 +267,9 @@ pub(super) fn rename(mounted: &Mounted, from: &[u8], to: &[u8]) -> Result<(), Fa
 /// Gives a regular file another name.
 pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8], copied: bool) -> Result<(), Failure> {
     let fail = |error: Errno| Failure::at(to, error);
+    if copied {
+        mounted.made.check_way(mounted.root()?, to)?;
+    }
     let old = find(mounted, from, Last::Followed)?;
     let Spot { directory, name } = find(mounted, to, Last::Followed)?;
     mounted.check_place(directory.as_fd())?;

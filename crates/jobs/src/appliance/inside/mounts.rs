@@ -34,9 +34,8 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    pub fn new(missing: &[String]) -> Mounted {
-        let why = "that is not on this image, or whose subvolume is named in a wrong way";
-        let missing = missing.iter().map(|path| (below_root(path), why.to_owned())).collect();
+    pub fn new(missing: &[(String, String)]) -> Mounted {
+        let missing = missing.iter().map(|(path, why)| (below_root(path), why.clone())).collect();
         Mounted { devices: Vec::new(), points: Vec::new(), root: None, missing, made: Made::default() }
     }
 
@@ -63,11 +62,11 @@ impl Mounted {
             }
         };
         match (mount_one(volume, device, format, read_only, &point), &volume.subvolume) {
-            // A guest goes on without a snapshot that went.
+            // The subvolume may have been deleted. The guest starts without it if the fstab allows that.
             (Err(Failure { errno: Some(error), .. }), Some(subvolume))
                 if self.root.is_some() && error == Errno::NOENT.raw_os_error() =>
             {
-                self.missing.push((point, format!("whose {subvolume} is not there ({})", volume.name)));
+                self.missing.push((point, format!("its {subvolume} is not there ({})", volume.name)));
                 return Ok(());
             }
             (mounted, _) => mounted?,
@@ -96,7 +95,7 @@ impl Mounted {
             Some((missing, why)) => {
                 let shown = missing.strip_prefix(ROOT).unwrap_or(missing).display();
                 Err(Failure::new(format!(
-                    "the guest's fstab mounts a volume on /{shown} {why}: what is written there may be hidden"
+                    "the guest mounts a volume on /{shown}, but {why}; a guest that mounts it does not see what is written there"
                 )))
             }
         }
