@@ -1,6 +1,6 @@
 //! [`Made`]: what a copy has made. None of its later files takes the place of one of them, or goes through one of its links.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -17,21 +17,21 @@ pub(super) const MAX_LINKS: usize = 40;
 #[derive(Debug, Default)]
 pub(super) struct Made {
     files: RefCell<HashSet<(u64, u64)>>,
-    has_links: RefCell<bool>,
+    has_links: Cell<bool>,
 }
 
 impl Made {
     /// Another copy begins.
     pub fn forget(&self) {
         self.files.borrow_mut().clear();
-        *self.has_links.borrow_mut() = false;
+        self.has_links.set(false);
     }
 
     /// Adds a file.
     pub fn add(&self, file: &Stat) {
         self.files.borrow_mut().insert(identity(file));
         if FileType::from_raw_mode(file.st_mode) == FileType::Symlink {
-            *self.has_links.borrow_mut() = true;
+            self.has_links.set(true);
         }
     }
 
@@ -51,9 +51,7 @@ impl Made {
     /// Refuses a path beneath `root` that leads through a symbolic link that this copy has made, or ends at one. What does not exist, or
     /// cannot be entered, is left to the caller.
     pub fn check_way(&self, root: BorrowedFd<'_>, path: &[u8]) -> Result<(), Failure> {
-        if *self.has_links.borrow()
-            && self.leads_through_a_link(root, path).map_err(|error| Failure::at(path, error))?
-        {
+        if self.has_links.get() && self.leads_through_a_link(root, path).map_err(|error| Failure::at(path, error))? {
             let path = String::from_utf8_lossy(path);
             return Err(Failure::new(format!("{path}: it leads through a symbolic link that this copy has made")));
         }
