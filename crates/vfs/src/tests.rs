@@ -158,9 +158,10 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// The adapter that shows all owners as one; new files belong to the server's user.
+/// The adapter that shows all owners but the user as one; new files belong to the server's user.
 fn owned_by_one(below: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
-    let owners = Owners { map: "squash".parse().unwrap(), users: Vec::new(), groups: Vec::new() };
+    let user = || vec!["65534:65534:1".parse().unwrap()];
+    let owners = Owners { map: "squash".parse().unwrap(), users: user(), groups: user() };
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     MappedOwners::over(below, &owners, (uid.as_raw(), gid.as_raw()))
 }
@@ -240,13 +241,16 @@ fn another_file_is_never_used_in_the_place_of_a_node() {
         let (layer, name) = (&scene.layer, scene.name);
         let mode = SetAttributes { mode: Some(0o4777), ..SetAttributes::default() };
         let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
-        let attempts: [AttemptByNode; 7] = [
+        let owner = SetAttributes { uid: Some(USER.uid), gid: Some(USER.gid), ..SetAttributes::default() };
+        let attempts: [AttemptByNode; 9] = [
             ("open", &|node| layer.open(&USER, node, READ).map(|_| ())),
             ("open to write", &|node| layer.open(&USER, node, WRITE).map(|_| ())),
             ("open to truncate", &|node| layer.open(&USER, node, WRITE | libc::O_TRUNC as u32).map(|_| ())),
             ("mode", &|node| layer.set_attributes(&USER, node, None, &mode).map(|_| ())),
             ("size", &|node| layer.set_attributes(&USER, node, None, &size).map(|_| ())),
+            ("owner", &|node| layer.set_attributes(&USER, node, None, &owner).map(|_| ())),
             ("extended attribute", &|node| layer.set_xattr(&USER, node, b"user.x", b"", 0, false)),
+            ("removal of an extended attribute", &|node| layer.remove_xattr(&USER, node, b"user.x")),
             ("link", &|node| layer.link(&USER, node, NodeId::ROOT, b"link").map(|_| ())),
         ];
         for (what, attempt) in attempts {
@@ -265,9 +269,12 @@ fn permissions_that_were_taken_away_are_not_used() {
         let mode = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
         let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let to_now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
-        let attempts: [AttemptByNode; 10] = [
+        let owner = SetAttributes { uid: Some(USER.uid), gid: Some(USER.gid), ..SetAttributes::default() };
+        let attempts: [AttemptByNode; 12] = [
             ("open", &|node| layer.open(&USER, node, READ).map(|_| ())),
             ("open to write", &|node| layer.open(&USER, node, WRITE).map(|_| ())),
+            ("owner", &|node| layer.set_attributes(&USER, node, None, &owner).map(|_| ())),
+            ("removal of an extended attribute", &|node| layer.remove_xattr(&USER, node, b"user.y")),
             ("mode", &|node| layer.set_attributes(&USER, node, None, &mode).map(|_| ())),
             ("size", &|node| layer.set_attributes(&USER, node, None, &size).map(|_| ())),
             ("extended attribute", &|node| layer.set_xattr(&USER, node, b"user.x", b"", 0, false)),

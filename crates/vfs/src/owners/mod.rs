@@ -123,8 +123,9 @@ impl FileSystem for MappedOwners {
         let below = |ids: &Ids, id: Option<u32>| id.map(|id| ids.below(id).ok_or(Errno::OVERFLOW)).transpose();
         let mut set = SetAttributes { uid: below(&self.users, set.uid)?, gid: below(&self.groups, set.gid)?, ..*set };
         if set.uid.is_some() || set.gid.is_some() {
-            // If the file's owner is already shown as the new one, it stays: several owners may be shown as one.
-            let now = self.below.attributes(context, node, handle)?;
+            // If the file's owner is already shown as the new one, it stays: several owners may be shown as one. The client is not told of
+            // the owner here: what it remembers is still to be compared.
+            let now = self.below.peek_attributes(context, node, handle)?;
             set.uid = set.uid.map(|uid| if self.users.seen(now.uid) == self.users.seen(uid) { now.uid } else { uid });
             set.gid = set.gid.map(|gid| if self.groups.seen(now.gid) == self.groups.seen(gid) { now.gid } else { gid });
         }

@@ -210,6 +210,7 @@ def nodes():
         yield "chown", lambda: os.chown(path, USER, USER)
         yield "utime", lambda: os.utime(path, (1, 1))
         yield "setxattr", lambda: os.setxattr(path, "user.x", b"x")
+        yield "removexattr", lambda: os.removexattr(path, "user.x")
 
     for number, (what, _) in enumerate(attempts("")):
         name = f"node-{number}"
@@ -242,6 +243,16 @@ def permissions():
     check("truncate", as_user(lambda: os.truncate(point("given/truncate"), 0)), "EACCES")
     given("given/setxattr")
     check("setxattr", as_user(lambda: os.setxattr(point("given/setxattr"), "user.x", b"")), "EACCES", "EPERM")
+    make("given/removexattr", USER, 0o644, "mine")
+    os.setxattr(source("given/removexattr"), "user.x", b"x")
+    seen("given/removexattr")
+    os.chown(source("given/removexattr"), 0, 0)
+    os.chmod(source("given/removexattr"), 0o600)
+    check("removexattr", as_user(lambda: os.removexattr(point("given/removexattr"), "user.x")), "EACCES", "EPERM")
+    check("what was removed", str(os.listxattr(source("given/removexattr"))), "['user.x']")
+    given("given/chown")
+    check("chown", as_user(lambda: os.chown(point("given/chown"), USER, USER)), "EPERM")
+    unharmed("chown", "given/chown", 0, 0o600, "mine")
     given("given/utime")
     check("utime", as_user(lambda: os.utime(point("given/utime"), (1, 1))), "EPERM")
     check("time of last write", str(os.stat(source("given/utime")).st_mtime == 1), "False")
