@@ -199,6 +199,26 @@ fn what_changed_on_the_host_is_left_alone() {
 }
 
 #[test]
+fn what_is_asked_for_brings_what_belongs_to_it() {
+    let scene = Scene::new();
+    let script = "cd /data; mv sub subdir; mv f1 z; mv f2 f1; mv f3 f2; echo guest >> f4";
+    assert_status(&scene.run("run", script), 0);
+    let content = |path: &str| fs::read_to_string(scene.host("data").join(path)).ok();
+    assert_status(&scene.call(["apply", "run", "/data/sub"]), 0);
+    assert_eq!((content("subdir/below"), content("sub/below")), (Some("below\n".to_owned()), None));
+    assert!(!scene.host("data/sub").exists());
+    for name in 1..5 {
+        assert_eq!(content(&format!("f{name}")), Some(format!("file {name}\n")), "nothing else is applied");
+    }
+    // Each of these files takes the name of the next one.
+    assert_status(&scene.call(["apply", "run", "/data/f3"]), 0);
+    for (name, number) in [("z", 1), ("f1", 2), ("f2", 3), ("f4", 4)] {
+        assert_eq!(content(name), Some(format!("file {number}\n")), "{name}");
+    }
+    assert_eq!(content("f3"), None);
+}
+
+#[test]
 fn nothing_leads_out_of_the_tree() {
     let scene = Scene::new();
     let outside = scene.path().join("outside");

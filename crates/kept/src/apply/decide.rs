@@ -67,8 +67,9 @@ impl Decision<'_, '_> {
                     *verdict = Verdict::Held(why);
                 }
             }
-            let orphans: Vec<(usize, String)> =
+            let mut orphans: Vec<(usize, String)> =
                 (0..verdicts.len()).filter_map(|i| Some((i, self.last_place(i, &verdicts)?))).collect();
+            orphans.extend(self.incomplete(&verdicts));
             if orphans.is_empty() {
                 return verdicts;
             }
@@ -180,6 +181,23 @@ impl Decision<'_, '_> {
             true => Verdict::Attributes,
             false => Verdict::Refused(reason.to_owned()),
         }
+    }
+
+    /// Directories that would replace what only force replaces, although something in them cannot be brought: what the host has
+    /// is worth more than a part of them.
+    fn incomplete(&self, verdicts: &[Verdict]) -> Vec<(usize, String)> {
+        let is_by_force = |i: usize| {
+            let is_other = matches!(self.facts.found.get(i), Some(Found::Other | Found::Scanned { strictly: false }));
+            let is_in_place = verdicts.get(i) == Some(&Verdict::Wanted) && self.sides.brings_directory(i);
+            is_in_place && (is_other || self.sides.conflicting.contains(self.sides.path(i)))
+        };
+        let refused = (0..verdicts.len()).filter(|i| matches!(verdicts.get(*i), Some(Verdict::Refused(_))));
+        let replacing = |i: usize| {
+            let directory = std::iter::successors(self.sides.above(i), |above| self.sides.above(*above))
+                .find(|i| is_by_force(*i))?;
+            Some((directory, format!("{} in it cannot be brought", self.sides.guest_path(self.sides.path(i)))))
+        };
+        if self.force { refused.filter_map(replacing).collect() } else { Vec::new() }
     }
 
     /// `Wanted`, if the guest's version can be read.

@@ -98,6 +98,23 @@ fn what_lends_bytes_stays_until_all_of_them_are_elsewhere() {
 }
 
 #[test]
+fn force_replaces_nothing_by_what_cannot_be_read() {
+    let mut taken = world(&[("sub", ""), ("sub/below", "below"), ("f", "first")]);
+    assert!(taken.rename("sub", "subdir") && taken.rename("f", "g"));
+    fs::write(taken.host("sub/below"), "the host's below").unwrap();
+    fs::write(taken.host("f"), "the host's f").unwrap();
+    fs::write(taken.host("subdir"), "the host's file").unwrap();
+    fs::write(taken.host("g"), "the host's g").unwrap();
+    taken.force = true;
+    let attempt = apply(&mut taken, &[]);
+    let found = taken.host_files();
+    for bytes in ["the host's below", "the host's f", "the host's file", "the host's g"] {
+        assert!(found.contains(bytes.as_bytes()), "{bytes} is lost");
+    }
+    assert!(attempt.told().contains("/guest/subdir/below in it cannot be brought"), "{}", attempt.told());
+}
+
+#[test]
 fn what_belongs_together_is_chosen_together() {
     let lines = [("sub", ""), ("sub/below", "below"), ("sub/deep", ""), ("sub/deep/er", "deeper"), ("other", "x")];
     for asked in ["sub", "subdir", "sub/below"] {
