@@ -255,9 +255,13 @@ impl Source {
             });
         }
         match kind::recognise(&path).map_err(fail)? {
+            // A Btrfs may hold the root of an operating system in one subvolume, and what its fstab mounts in others.
+            Found::Source(FileKind::Volume(reader)) if reader.name == "btrfs" => {
+                Ok(Source::Disk { path, part: Box::default() })
+            }
             Found::Source(kind) => Ok(Source::File { path, kind, machine: oci::machine().to_owned() }),
             Found::Other(_) | Found::Unknown if disk::is_disk(&path).map_err(Box::new)? => {
-                Ok(Source::Disk { path, part: DiskPart::new(Which::Auto, PathBuf::new()) })
+                Ok(Source::Disk { path, part: Box::default() })
             }
             Found::Other(found) => Err(SourceError::NotRead { path, found }),
             Found::Zeros | Found::Unknown => {

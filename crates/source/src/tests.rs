@@ -47,8 +47,8 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
         let error = parse(&with("x.tar", offset, magic)).unwrap_err();
         assert!(error.contains(what), "{error}");
     }
-    // Errors in a disk are reported when it is opened.
-    for (offset, magic) in [(0, &b"QFI\xfb"[..]), (512, b"EFI PART")] {
+    // Errors in a disk are reported when it is opened. A Btrfs may hold a guest in its subvolumes.
+    for (offset, magic) in [(0, &b"QFI\xfb"[..]), (512, b"EFI PART"), (65_600, b"_BHRfS_M")] {
         let path = with("x.tar", offset, magic);
         assert_eq!(parse(&path).unwrap(), Source::Disk { path, part: DiskPart::new(Which::Auto, PathBuf::new()) });
     }

@@ -391,6 +391,15 @@ fn with_a_subvolume_that_is_named() {
     assert!(words.contains("-m /dev/sda:/:subvol=@ -m /dev/sda:/home:subvolid="), "{words}");
     let script = format!("eval {INARCH} shell --ro $({INARCH} disk inspect --options part) cat /home/notes");
     assert_eq!(host("sh", &["-ec", &script], dir.path()), "notes\n");
+    // A disk without a partition table is the same guest, for what reads it and for what changes it.
+    let bare = dir.path().join("part");
+    let bare = bare.to_str().unwrap();
+    assert_eq!(said(&["cat", bare, "etc/hostname"]), "second\n");
+    assert_eq!(said(&["ls", bare, "/home"]), "notes\n");
+    host("sh", &["-ec", &format!("echo new | {INARCH} disk write part /home/new")], dir.path());
+    assert_eq!(said(&["cat", bare, "home/new"]), "new\n");
+    host(INARCH, &["image", "part", "-o", "part.tar"], dir.path());
+    assert_eq!(host("tar", &["xOf", "part.tar", "./home/notes"], dir.path()), "notes\n");
 }
 
 #[test]
