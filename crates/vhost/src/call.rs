@@ -170,7 +170,8 @@ impl Call {
         hold(&self.counted).is_some()
     }
 
-    fn leave_behind(&self) {
+    /// Counts a thread that blocks.
+    pub fn leave_behind(&self) {
         hold(&self.counted).get_or_insert_with(|| Arc::downgrade(&self.left_behind.0));
     }
 

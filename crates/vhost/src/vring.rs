@@ -373,3 +373,59 @@ fn wants_interrupt(queue: &mut Queue, memory: &GuestMemory) -> Result<bool, Vrin
         memory.load(GuestAddress(queue.avail_ring()), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
     Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use virtio_queue::DescriptorChain;
+
+    use super::*;
+
+    /// A device without requests.
+    struct Idle;
+
+    impl VirtioDevice for Idle {
+        fn features(&self) -> u64 {
+            0
+        }
+
+        fn set_features(&self, _: u64) {}
+
+        fn queues(&self) -> u16 {
+            1
+        }
+
+        fn config(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn write_config(&self, _: u32, _: &[u8]) -> bool {
+            false
+        }
+
+        fn wake(&self) {}
+
+        fn handle<'a>(&self, _: u16, _: DescriptorChain<&'a GuestMemory>, _: &'a GuestMemory) -> u32 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_ring_is_started_again_unless_its_thread_blocks() {
+        let (device, memory) = (Arc::new(Idle), SharedMemory::new(GuestMemory::default()));
+        let context = Context { device, memory, events: Arc::new(|_| {}) };
+        let mut ring = Vring::new(0, &LeftBehind::default()).unwrap();
+        let kick = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        ring.set_kick(Some(kick.into())).unwrap();
+        ring.set_enabled(true);
+        for _ in 0..2 {
+            ring.set_addressed();
+            ring.start(&context).unwrap();
+            assert!(ring.worker.is_some());
+            ring.stop(&Idle).unwrap();
+        }
+        ring.call.leave_behind();
+        ring.set_addressed();
+        assert_eq!(ring.start(&context).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(ring.worker.is_none());
+    }
+}

@@ -58,7 +58,7 @@ const BY_VSOCK: &str = r#"
 import ctypes, os, socket, subprocess, sys, time
 subprocess.run('modprobe -a vsock_loopback 9p 9pnet_fd', shell=True, check=True)
 server = subprocess.Popen([sys.argv[1], 'serve', '9p', sys.argv[2], '--vsock', '5640'], stderr=subprocess.DEVNULL)
-for attempt in range(100):
+for attempt in range(900):
     try:
         stream = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
         stream.connect((1, 5640))

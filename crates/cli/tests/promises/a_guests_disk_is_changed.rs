@@ -3,10 +3,9 @@
 //! written to.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use crate::support::mounted::is_mounted;
 use crate::support::{INARCH, LONG, assert_one_line, assert_status, scratch, stderr, stdout, within};
@@ -373,7 +372,7 @@ fn an_image_is_changed_by_one_and_trusted_by_nobody() {
         sh(dir, "flock -x img \"$0\" 2>/dev/null; exec 9<img; flock -x 9; i run --root none --disk img true"),
         &["another process uses it"],
     );
-    let held = "qemu-io -f raw -c 'read 0 1' -c 'sleep 20000' img >/dev/null & p=$!; sleep 1; i run --root none --disk img true; s=$?; kill $p; exit $s";
+    let held = "qemu-io -f raw -c 'read 0 1' -c 'sleep 20000' img >/dev/null & p=$!; until grep -q \":$(stat -c %i img) \" /proc/locks; do sleep 0.05; done; i run --root none --disk img true; s=$?; kill $p; exit $s";
     told(sh(dir, &held.replace("i run", "set +e; i run")), &["img", "another process uses it"]);
     // What is only read stays as it is.
     let run = "i run -u root --disk img,ro sh -c 'mount -o ro $INARCH_DISK_1 /mnt; cat /mnt/file; umount /mnt; exec echo x > $INARCH_DISK_1'";
@@ -433,7 +432,9 @@ fn a_disk_is_mounted_for_writing() {
     mount.kill().unwrap();
     mount.wait().unwrap();
     assert!(within(LONG, || !is_mounted(dir)));
-    thread::sleep(Duration::from_millis(200));
+    // Whoever writes to the image has it locked.
+    let lock = format!(":{} ", fs::metadata(dir.join("guest.img")).unwrap().ino());
+    assert!(within(LONG, || !fs::read_to_string("/proc/locks").unwrap().contains(&lock)));
     let repaired = sh(dir, "dd if=guest.img of=root.now bs=1M skip=1 count=64 status=none; e2fsck -fp root.now");
     assert!(repaired.status.code().is_some_and(|code| code <= 1), "{}", stdout(&repaired));
     assert_eq!(done(dir, "debugfs -R 'cat /etc/first' root.now 2>/dev/null"), "first");

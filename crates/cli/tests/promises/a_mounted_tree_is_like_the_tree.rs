@@ -39,6 +39,7 @@ fn every_source_is_seen_as_it_is() {
     let expected = manifest(dir.path(), "tree");
     let sources = [
         ("tree", &["--ro"][..]),
+        ("tree", &["-o", "ro"]),
         ("tree", &["--changes", "none"]),
         ("tree.tar", &[]),
         ("tree.ext4", &[]),

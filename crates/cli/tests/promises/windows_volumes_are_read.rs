@@ -18,11 +18,12 @@ fn made(scene: &Scene) -> bool {
     }
     File::create(scene.path().join("ntfs.img")).unwrap().set_len(64 << 20).unwrap();
     let script = "/sbin/mkntfs --force --quick --quiet --with-uuid --label 'Data disk' ntfs.img
-        mkdir theirs; /bin/ntfs-3g -o compression,streams_interface=xattr ntfs.img theirs; cd theirs
+        mkdir theirs; /bin/ntfs-3g -o no_detach,compression,streams_interface=xattr ntfs.img theirs & server=$!
+        until mountpoint -q theirs; do kill -0 $server; sleep 0.02; done; cd theirs
         mkdir -p Users/me packed; seq 300000 > Users/me/numbers; echo small > Users/me/small; ln -s small Users/me/link
         for i in $(seq 300); do echo $i > \"Users/a file with a name $i\"; done
         setfattr -h -n system.ntfs_attrib_be -v 0x00000800 packed; seq 200000 > packed/numbers
-        setfattr -n user.Zone.Identifier -v '[ZoneTransfer]' Users/me/small; cd ..; umount theirs; sleep 0.5";
+        setfattr -n user.Zone.Identifier -v '[ZoneTransfer]' Users/me/small; cd ..; umount theirs; wait $server";
     assert_status(&scene.shell(&format!("set -e; {script}")), 0);
     true
 }

@@ -192,3 +192,38 @@ impl LiveDisk {
         Ok(theirs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use inarch_format::disk::DiskFormat;
+    use inarch_lifecycle::Events;
+    use inarch_tree::select::Selection;
+
+    use super::*;
+    use crate::device::{Recipe, Writes};
+
+    #[test]
+    fn who_waits_for_a_disk_is_told_that_its_plan_panicked() {
+        let recipe = Recipe {
+            source: Source::Empty,
+            selection: Selection::default(),
+            patience: Duration::ZERO,
+            format: DiskFormat::Ext4,
+            writes: Writes::Refused,
+            ordinal: 0,
+            disks: 1,
+            kept: None,
+            mount_points: Vec::new(),
+            trace: Some(Watcher(Arc::new(|_, _| panic!("on purpose")))),
+        };
+        let serial = "disk".to_owned();
+        let disk = Disk { recipe, destination: None, read_only: true, overlaid: false, serial, hold: None };
+        let failure = Arc::new(DiskFailure::new(Events::ignored()));
+        let live = LiveDisk::start(&disk, &failure, |_| panic!("there is no disk"));
+        assert!(live.pending.wait().is_err());
+        while !failure.is_set() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(failure.take(), Some(JobError::PlanPanicked { .. })));
+    }
+}

@@ -10,8 +10,10 @@ use inarch_block::HostFiles;
 use inarch_ninep::wire::{LockRange, Reply, Request, SetattrBody, lock};
 use inarch_ninep::{ConnectionError, NinepOptions, NinepServer};
 use inarch_tree::scan;
+use inarch_tree::select::Owners;
 use inarch_vfs::{
-    Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId, Overlay, VolumeFiles,
+    Changes, Context, FileSystem, HostDirectory, HostOptions, MappedOwners, MemoryFiles, NewNode, NodeId, Overlay,
+    Refused, VolumeFiles,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -64,12 +66,22 @@ fn host(directory: &Path, options: HostOptions) -> Arc<dyn FileSystem> {
 type Kind = (&'static str, bool, fn(&Path) -> Arc<dyn FileSystem>);
 
 fn layers() -> Vec<Layer> {
-    let kinds: [Kind; 6] = [
+    let kinds: [Kind; 8] = [
         ("directory", true, |path| host(&path.join("tree"), HostOptions { locks: true, ..HostOptions::default() })),
         ("directory that nobody changes", false, |path| {
             let options =
                 HostOptions { locks: true, read_only: true, changes: Changes::None, ..HostOptions::default() };
             host(&path.join("tree"), options)
+        }),
+        ("directory without privileges and devices", true, |path| {
+            let refused = Refused { privileges: true, devices: true };
+            host(&path.join("tree"), HostOptions { locks: true, refused, ..HostOptions::default() })
+        }),
+        ("directory of other owners", true, |path| {
+            let below = host(&path.join("tree"), HostOptions { locks: true, ..HostOptions::default() });
+            let owners = Owners { map: "squash".parse().unwrap(), users: Vec::new(), groups: Vec::new() };
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            MappedOwners::over(below, &owners, (uid.as_raw(), gid.as_raw()))
         }),
         ("overlay of directories", true, |path| {
             let options = HostOptions { read_only: true, ..HostOptions::default() };
@@ -274,6 +286,11 @@ fn every_refusal_has_its_error() {
                     Errno::ROFS
                 },
             );
+        }
+        if layer.name.contains("devices") {
+            let device = |mode| Request::Mknod { directory: 0, name: b"new", mode, major: 1, minor: 3, gid: 0 };
+            check(&device(0o020_644), Errno::PERM);
+            check(&device(0o060_644), Errno::PERM);
         }
         if !layer.is_writable {
             for flags in [1, 2, 0o1000] {

@@ -199,7 +199,8 @@ fn input_that_nobody_reads_holds_up_nothing() {
 #[test]
 fn a_command_that_ignores_sigterm_is_killed() {
     let options = SessionOptions {
-        timeout: Some(Duration::from_millis(200)),
+        // Time enough for the shell to ignore the signal.
+        timeout: Some(Duration::from_secs(1)),
         kill_grace: Duration::from_millis(200),
         ..Default::default()
     };
