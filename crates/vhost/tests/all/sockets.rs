@@ -261,8 +261,10 @@ fn who_sends_more_than_there_is_room_for_is_cut_off() {
     let mut got = Vec::new();
     end.read_to_end(&mut got).unwrap();
     assert!(got.len() < sent && got.iter().all(|byte| *byte == b'x'));
-    // Only that connection ended.
-    let _end = guest.connect();
+    // Only that connection ended. What was sent after its end is refused, too.
+    guest.send(&packet(REQUEST, b""));
+    let answer = std::iter::repeat_with(|| guest.receive()).find(|answer| answer.op != RST).unwrap();
+    assert_eq!((answer.op, answer.to), (RESPONSE, (GUEST, FROM)));
     guest.end();
 }
 
