@@ -239,11 +239,13 @@ fn a_connection_that_cannot_be_freed_does_not_keep_a_server() {
     // SET_VRING_CALL of queue 0, of version 1, with 8 bytes of payload. The server gets the last copy.
     let message: Vec<u8> = [13, 1, 8, 0, 0].iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
     send_raw(&front_end, &message, &[lingering.as_fd()]);
-    drop(lingering);
+    // If the server has closed its copy already, this one is the last.
+    let dropping = thread::spawn(move || drop(lingering));
     thread::sleep(MOMENT);
     server.end();
-    // Its thread closes the socket now.
+    // Whoever closes the socket is through now.
     drop(unread);
+    dropping.join().unwrap();
 }
 
 #[test]
