@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::wire::opcode;
 use inarch_fuse::wire::structs::{
     BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, GetXattrIn, InHeader, LinkIn, LkIn,
     LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, Rename2In, RenameIn, SetAttrIn, SetXattrExtIn, SetXattrIn, WriteIn,
     WriteOut,
 };
+use inarch_fuse::wire::{opcode, set_attribute};
 use inarch_fuse::{ConnectionOptions, MAX_DATA};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Client, ROOT, message, strings, with};
@@ -25,6 +25,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Most bytes of a file that this process's requests may make: a fallocate(2) whose length is flipped would take all of
 /// the disk, and its space away from the tests beside this one.
 const LARGEST_FILE: u64 = 64 << 20;
+
+/// Somebody who is not root.
+const USER: u32 = 65534;
 
 const EIO: i32 = 5;
 const EBADF: i32 = 9;
@@ -384,6 +387,77 @@ fn extensions_that_lie_about_their_size_are_refused() {
     assert_eq!(rig.paths(), before);
 }
 
+/// The error of a user's request.
+fn as_user(client: &mut Client, opcode: u32, node: u64, body: &[u8]) -> i32 {
+    let mut message = message(opcode, node, body);
+    let at = offset_of!(InHeader, uid);
+    message[at..at + 4].copy_from_slice(&USER.to_ne_bytes());
+    client.send(&message, usize::MAX, 4096).expect("an answer").errno
+}
+
+#[test]
+fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer: only root gives files to others"
+        );
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, "content").unwrap();
+    chown(&path, Some(USER), Some(USER)).unwrap();
+    let mut client = Client::new(directory.path());
+    let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    let mode = SetAttrIn { valid: set_attribute::MODE, mode: 0o4755, ..SetAttrIn::default() };
+    let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
+    for request in [(opcode::SETATTR, mode.as_bytes()), (opcode::OPEN, open.as_bytes())] {
+        assert_eq!(as_user(&mut client, request.0, file, request.1), 0);
+    }
+    chown(&path, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    // The server cannot know that a kernel drops this answer.
+    assert_eq!(client.call(opcode::GETATTR, file, &[0; 16]).errno, 0);
+    for request in [(opcode::SETATTR, mode.as_bytes()), (opcode::OPEN, open.as_bytes())] {
+        assert_eq!(as_user(&mut client, request.0, file, request.1), ESTALE);
+    }
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(client.call(opcode::OPEN, file, open.as_bytes()).errno, 0, "root may");
+}
+
+#[test]
+fn only_an_owner_changes_who_may_use_a_file() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only_an_owner_changes_who_may_use_a_file: only root gives files to others");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for (name, owner) in [("theirs", 0), ("own", USER)] {
+        fs::write(directory.path().join(name), "content").unwrap();
+        chown(directory.path().join(name), Some(owner), Some(owner)).unwrap();
+    }
+    // A kernel that keeps no access control lists itself.
+    let mut client = Client::new(directory.path());
+    let list: Vec<u8> = [[1, 6], [4, 6], [32, 6]]
+        .iter()
+        .flat_map(|[tag, permissions]| [&[*tag, 0, *permissions, 0][..], &[255; 4]].concat())
+        .collect();
+    let list = [&[2, 0, 0, 0][..], &list].concat();
+    let set = |name: &[u8]| {
+        let set = SetXattrIn { size: list.len() as u32, flags: 0 };
+        with(&set, &[SetXattrExtIn::default().as_bytes(), name, b"\0", &list].concat())
+    };
+    for (name, expected) in [("theirs", libc::EPERM), ("own", 0)] {
+        let file = client.lookup(ROOT, name).unwrap().nodeid;
+        let acl = set(b"system.posix_acl_access");
+        assert_eq!(as_user(&mut client, opcode::SETXATTR, file, &acl), expected, "{name}");
+        let remove = strings(&[b"system.posix_acl_access"]);
+        let removed = as_user(&mut client, opcode::REMOVEXATTR, file, &remove);
+        // The list says no more than the mode, so there may be none.
+        assert!(removed == expected || expected == 0 && removed == libc::ENODATA, "{name}: {removed}");
+    }
+    assert_eq!(fs::metadata(directory.path().join("theirs")).unwrap().mode() & 0o777, 0o644);
+    assert_eq!(fs::metadata(directory.path().join("own")).unwrap().mode() & 0o777, 0o666);
+}
+
 #[test]
 fn a_kernel_that_has_not_seen_a_change_is_had_to_look_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -404,12 +478,6 @@ fn a_kernel_that_has_not_seen_a_change_is_had_to_look_again() {
     fs::rename(path("new"), path("file")).unwrap();
     let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
     let rename = with(&RenameIn { newdir: ROOT }, &strings(&[b"file", b"other"]));
-    let as_user = |client: &mut Client, opcode, node, body: &[u8]| {
-        let mut message = message(opcode, node, body);
-        let at = offset_of!(InHeader, uid);
-        message[at..at + 4].copy_from_slice(&65534u32.to_ne_bytes());
-        client.send(&message, usize::MAX, 4096).expect("an answer").errno
-    };
     for (opcode, node, body) in [
         (opcode::UNLINK, ROOT, strings(&[b"file"])),
         (opcode::RENAME, ROOT, rename),

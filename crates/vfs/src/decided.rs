@@ -48,6 +48,12 @@ impl NotSupported for Duration {
     }
 }
 
+impl NotSupported for bool {
+    fn not_supported() -> Self {
+        false
+    }
+}
+
 impl NotSupported for () {
     fn not_supported() -> Self {}
 }
@@ -63,7 +69,7 @@ macro_rules! passes_on {
 }
 
 /// In an `impl FileSystem`: the listed methods do nothing. They return `ENOSYS`, a TTL of zero for negative entries,
-/// and no host file.
+/// `false`, and no host file.
 ///
 /// ```text
 /// not_supported! { test_lock, set_lock, host_file }
@@ -107,6 +113,8 @@ macro_rules! method_of_file_system {
             node: $crate::signature::NodeId,
             handle: Option<$crate::signature::HandleId>
         ) -> Result<$crate::signature::Attributes, $crate::signature::Errno> } };
+    (is_contested $how:tt) => { $crate::method_of_file_system! { @ $how
+        fn is_contested(node: $crate::signature::NodeId) -> bool } };
     (set_attributes $how:tt) => { $crate::method_of_file_system! { @ $how
         fn set_attributes(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, handle: Option<$crate::signature::HandleId>, set: &$crate::signature::SetAttributes)
             -> Result<$crate::signature::Attributes, $crate::signature::Errno> } };

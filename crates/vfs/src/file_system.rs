@@ -36,7 +36,7 @@ pub trait DirectorySink {
 /// struct Layer<F>(F);
 /// struct OverIt<F> { below: F }
 /// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
-/// #     disconnected, attributes, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     disconnected, attributes, peek_attributes, is_contested, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
 /// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
 /// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
 /// #     set_lock, statistics, host_file } } }
@@ -53,7 +53,7 @@ pub trait DirectorySink {
 /// ```compile_fail,E0046
 /// # use inarch_vfs::{FileSystem, not_supported, passes_on};
 /// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
-/// #     disconnected, attributes, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     disconnected, attributes, peek_attributes, is_contested, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
 /// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
 /// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
 /// #     set_lock, statistics, host_file } } }
@@ -92,6 +92,10 @@ pub trait FileSystem: Send + Sync + 'static {
         node: NodeId,
         handle: Option<HandleId>,
     ) -> Result<Attributes, Errno>;
+
+    /// Whether the host changed the owner or the permissions of a node while a client knew it. Such a client's kernel may go on deciding by
+    /// the old ones: Linux drops an answer that another one overtook (`fuse_change_attributes` of its fs/fuse/inode.c).
+    fn is_contested(&self, node: NodeId) -> bool;
 
     /// Sets attributes and returns all of them.
     fn set_attributes(

@@ -351,7 +351,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
 
     // The file always exists under its one name, cannot have extended attributes, and needs nothing on close.
     not_supported! {
-        absence_valid, parent, forget, disconnected, read_link, make_node, make_directory, make_symlink, link, unlink,
+        absence_valid, is_contested, parent, forget, disconnected, read_link, make_node, make_directory, make_symlink, link, unlink,
         remove_directory, rename, create, create_unnamed, copy_range, flush, sync, release, release_directory, get_xattr,
         list_xattrs, set_xattr, remove_xattr, test_lock, set_lock, host_file
     }

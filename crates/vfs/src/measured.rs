@@ -165,7 +165,7 @@ macro_rules! measured_methods {
         const NAMES: &[&str] = &["read", "write", "copy_file_range", $($name),+];
 
         impl FileSystem for Measured {
-            passes_on! { below: absence_valid, disconnected, peek_attributes, host_file, interrupted }
+            passes_on! { below: absence_valid, disconnected, peek_attributes, is_contested, host_file, interrupted }
 
             $(crate::method_of_file_system! { $method [passed below by measure] })+
 

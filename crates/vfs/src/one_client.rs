@@ -132,6 +132,10 @@ impl FileSystem for OneClient {
         self.of_node(parent).map_or(Duration::ZERO, |below| below.absence_valid(parent))
     }
 
+    fn is_contested(&self, node: NodeId) -> bool {
+        self.of_node(node).is_ok_and(|below| below.is_contested(node))
+    }
+
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         self.of_node(node)?.parent(context, node).map(|entry| self.learned(entry))
     }

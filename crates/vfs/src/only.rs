@@ -96,7 +96,7 @@ impl Only {
 impl FileSystem for Only {
     // Methods that only read, or use what a client has found.
     passes_on! {
-        below: absence_valid, read_link, read, flush, fsync, sync, seek, release, open_directory, release_directory, get_xattr,
+        below: absence_valid, is_contested, read_link, read, flush, fsync, sync, seek, release, open_directory, release_directory, get_xattr,
         list_xattrs, test_lock, set_lock, statistics, host_file, interrupted
     }
 

@@ -304,6 +304,37 @@ fn permissions_that_were_taken_away_are_not_used() {
 }
 
 #[test]
+fn a_name_that_the_client_believes_absent_is_not_replaced() {
+    for scene in scenes_that_compare() {
+        scene.file("mine", "mine");
+        scene.look_up("mine").unwrap();
+        scene.file("x", SECRET);
+        let rename = || scene.layer.rename(&USER, NodeId::ROOT, b"mine", NodeId::ROOT, b"x", 0);
+        assert_eq!(rename(), Err(Errno::STALE), "{}", scene.name);
+        // Which looks the name up: a client that has looked may.
+        scene.assert_unharmed("x");
+        assert_eq!(rename(), Ok(()), "{}", scene.name);
+    }
+}
+
+#[test]
+fn what_the_host_has_changed_is_contested() {
+    for scene in scenes_that_compare() {
+        let (layer, name) = (&scene.layer, scene.name);
+        ["x", "own"].iter().for_each(|file| scene.file(file, SECRET));
+        let [x, own] = ["x", "own"].map(|file| scene.look_up(file).unwrap().node);
+        let mode = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+        layer.set_attributes(&USER, own, None, &mode).unwrap();
+        [x, own].iter().for_each(|node| assert!(layer.attributes(&USER, *node, None).is_ok()));
+        assert!(!layer.is_contested(x) && !layer.is_contested(own), "{name}");
+        scene.permit("x", 0o600);
+        // Linux may drop this answer.
+        layer.attributes(&USER, x, None).unwrap();
+        assert!(layer.is_contested(x) && !layer.is_contested(own), "{name}");
+    }
+}
+
+#[test]
 fn what_a_recorder_looks_at_the_client_is_not_told() {
     for level in [RecordLevel::Command, RecordLevel::Process] {
         let scene =

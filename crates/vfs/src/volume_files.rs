@@ -207,6 +207,10 @@ impl FileSystem for VolumeFiles {
         FOR_EVER
     }
 
+    fn is_contested(&self, _: NodeId) -> bool {
+        false
+    }
+
     fn parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         let directory = self.directory(node)?;
         let parent = self.volume.parent(directory).map_err(|error| self.fail(directory, &error))?;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::message::{Reply, total, window};
+use super::rights::{EXECUTE, READ, WRITE};
 use super::{Dispatcher, MAX_DATA};
 use crate::wire::listing::DirectoryList;
 use crate::wire::open_flag;
@@ -82,7 +83,7 @@ pub struct Asked<'r, F: ?Sized> {
 }
 
 impl<F: FileSystem + ?Sized> Asked<'_, F> {
-    fn fs(&self) -> &F {
+    pub(super) fn fs(&self) -> &F {
         &self.dispatcher.file_system
     }
 
@@ -128,6 +129,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 out.put(&LseekOut { offset })
             }
             Operation::OpenDir(_) => {
+                self.require_grant(node, READ)?;
                 let opened = fs.open_directory(context, node)?;
                 out.put(&OpenOut { fh: opened.handle.0, open_flags: directory_flags(&opened), backing_id: 0 })
             }
@@ -150,6 +152,19 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     /// Answers requests about names and extended attributes.
     fn answer_about_names(&self, operation: &Operation<'_>) -> Result<usize, Errno> {
         let (fs, context, node) = (self.fs(), self.context, self.node);
+        match operation {
+            Operation::Rename(asked, ..) => {
+                self.require_grant(node, WRITE | EXECUTE)?;
+                self.require_grant(NodeId(asked.newdir), WRITE | EXECUTE)?;
+            }
+            Operation::Symlink(..)
+            | Operation::Mknod(..)
+            | Operation::Mkdir(..)
+            | Operation::Unlink(_)
+            | Operation::Rmdir(_)
+            | Operation::Link(..) => self.require_grant(node, WRITE | EXECUTE)?,
+            _ => {}
+        }
         match operation {
             Operation::Symlink(name, target) => {
                 check_name(name)?;
@@ -192,6 +207,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 if value.len() > XATTR_SIZE_MAX {
                     return Err(Errno::TOOBIG);
                 }
+                self.require_owner_of(name)?;
                 let kill = extended.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
                 fs.set_xattr(context, node, name, value, asked.flags, kill).map(|()| 0)
             }
@@ -201,7 +217,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             }
             Operation::ListXattr(size) => self.sized(*size, &fs.list_xattrs(context, node)?),
             Operation::RemoveXattr(name) => {
-                check_xattr_name(name).and_then(|()| fs.remove_xattr(context, node, name)).map(|()| 0)
+                check_xattr_name(name)?;
+                self.require_owner_of(name)?;
+                fs.remove_xattr(context, node, name).map(|()| 0)
             }
             _ => Err(Errno::NOSYS),
         }
@@ -224,7 +242,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
 
     fn set_attributes(&self, asked: &SetAttrIn) -> Result<usize, Errno> {
         let handle = (asked.valid & set_attribute::FH != 0).then_some(HandleId(asked.fh));
-        let attributes = self.fs().set_attributes(self.context, self.node, handle, &to_set(asked))?;
+        let set = to_set(asked);
+        self.require_grant_to_set(&set, handle.is_some())?;
+        let attributes = self.fs().set_attributes(self.context, self.node, handle, &set)?;
         self.out.put(&reply::attributes(&attributes))
     }
 
@@ -238,6 +258,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         // Only an open that sets the size asks the file system to clear these bits.
         let kill = open.open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OFlags::TRUNC);
         let flags = if kill { flags - OFlags::TRUNC } else { flags };
+        self.require_grant_to_open(flags)?;
         let opened = self.fs().open(self.context, self.node, flags.bits())?;
         if kill {
             self.truncate(opened.handle).inspect_err(|_| self.fs().release(self.node, opened.handle, None))?;
@@ -251,6 +272,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     }
 
     fn create(&self, create: &CreateIn, name: Option<&&[u8]>) -> Result<usize, Errno> {
+        self.require_grant(self.node, WRITE | EXECUTE)?;
         let new = NewNode { mode: create.mode, umask: create.umask, device: 0 };
         let flags = portable(create.flags);
         let (entry, opened) = match name {

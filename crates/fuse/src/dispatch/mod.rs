@@ -14,6 +14,7 @@ mod doubts;
 mod interrupts;
 mod message;
 mod parked;
+mod rights;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

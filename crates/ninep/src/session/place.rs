@@ -207,7 +207,7 @@ mod tests {
         }
 
         inarch_vfs::not_supported! {
-            lookup, absence_valid, parent, disconnected, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink,
+            lookup, absence_valid, is_contested, parent, disconnected, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink,
             link, unlink, remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync,
             fallocate, seek, release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr,
             remove_xattr, test_lock, set_lock, statistics, host_file, interrupted

@@ -135,10 +135,18 @@ impl HostDirectory {
         Ok(self.attributes_from(&stat))
     }
 
-    pub(super) fn tell_permissions(&self, node: NodeId, stat: &Statx) {
+    fn tell_permissions(&self, node: NodeId, stat: &Statx) {
         let table = read(&self.table);
         if let Ok(node) = table.index(node).and_then(|index| table.node(index)) {
             node.tell_permissions(permissions(stat));
+        }
+    }
+
+    /// The same after the client changed them.
+    pub(super) fn tell_changed_permissions(&self, node: NodeId, stat: &Statx) {
+        let table = read(&self.table);
+        if let Ok(node) = table.index(node).and_then(|index| table.node(index)) {
+            node.tell_changed_permissions(permissions(stat));
         }
     }
 
@@ -213,11 +221,12 @@ impl HostDirectory {
             None => self.descriptor(node)?,
         };
         let target = descriptor.as_fd();
+        let changes_permissions = set.uid.is_some() || set.gid.is_some() || set.mode.is_some();
         // What needs no more than a file open for writing was checked when it was opened.
-        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || file.is_none() {
+        if changes_permissions || file.as_ref().is_none_or(|file| !file.writable) {
             self.require_granted(context, node, target, |told, now| told.still_grant(now, set))?;
         }
-        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
+        if changes_permissions {
             self.before_changing(target)?;
         } else if set.size.is_some() {
             self.before_writing(target, false)?;
@@ -240,7 +249,10 @@ impl HostDirectory {
             change_times(target, set)?;
         }
         let stat = self.stat(target, b"")?;
-        self.tell_permissions(node, &stat);
+        match changes_permissions {
+            true => self.tell_changed_permissions(node, &stat),
+            false => self.tell_permissions(node, &stat),
+        }
         Ok(self.attributes_from(&stat))
     }
 

@@ -56,7 +56,7 @@ use handle::FileHandle;
 pub use mounts::Submounts;
 pub use privileges::Refused;
 pub(crate) use table::Permissions;
-use table::{Found, Table};
+use table::{Found, Node, Table};
 
 /// Who may change the tree while it is offered. This determines TTLs and caching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -324,6 +324,11 @@ impl FileSystem for HostDirectory {
 
     fn peek_attributes(&self, _: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
         self.peek(node, handle)
+    }
+
+    fn is_contested(&self, node: NodeId) -> bool {
+        let table = read(&self.table);
+        table.index(node).and_then(|index| table.node(index)).is_ok_and(Node::is_contested)
     }
 
     fn set_attributes(

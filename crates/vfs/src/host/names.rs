@@ -355,11 +355,24 @@ impl HostDirectory {
             Err(Errno::NOENT) if !flags.contains(RenameFlags::EXCHANGE) => {}
             known => known?,
         }
+        let believes_absent = self.may_be_misled(context) && !flags.contains(RenameFlags::EXCHANGE) && {
+            let table = read(&self.table);
+            table.known_at(table.index(to.0)?, to.1).is_none()
+        };
         self.before_moving(source.as_fd(), from.1)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             self.before_moving(target.as_fd(), to.1)?;
         }
-        renameat_with(&source, from.1, &target, to.1, flags)?;
+        let rename = |flags| renameat_with(&source, from.1, &target, to.1, flags);
+        // The client's kernel checked no right to replace what it does not know.
+        match if believes_absent { rename(flags | RenameFlags::NOREPLACE) } else { rename(flags) } {
+            Err(Errno::EXIST) if believes_absent && !flags.contains(RenameFlags::NOREPLACE) => {
+                return Err(Errno::STALE);
+            }
+            // A file system that knows no flags.
+            Err(Errno::INVAL) if believes_absent && flags.is_empty() => rename(flags)?,
+            renamed => renamed?,
+        }
         let mut table = write(&self.table);
         let dropped = match (table.index(from.0), table.index(to.0)) {
             (Ok(source), Ok(target)) => {

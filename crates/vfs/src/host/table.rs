@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -81,13 +81,24 @@ struct Told {
     /// User and group.
     owner: AtomicU64,
     mode: AtomicU32,
+    /// Whether somebody else changed them since.
+    is_contested: AtomicBool,
 }
 
 impl Told {
     fn new(permissions: Permissions) -> Told {
-        let told = Told { owner: AtomicU64::default(), mode: AtomicU32::default() };
+        let told =
+            Told { owner: AtomicU64::default(), mode: AtomicU32::default(), is_contested: AtomicBool::default() };
         told.set(permissions);
         told
+    }
+
+    /// Sets what the client itself did not change.
+    fn update(&self, permissions: Permissions) {
+        if self.get() != permissions {
+            self.is_contested.store(true, Ordering::Relaxed);
+            self.set(permissions);
+        }
     }
 
     fn set(&self, Permissions { uid, gid, mode }: Permissions) {
@@ -158,7 +169,17 @@ impl Node {
 
     /// Records the permissions that a client sees.
     pub fn tell_permissions(&self, permissions: Permissions) {
+        self.told.update(permissions);
+    }
+
+    /// Records the permissions that a client has changed, and sees now.
+    pub fn tell_changed_permissions(&self, permissions: Permissions) {
         self.told.set(permissions);
+    }
+
+    /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested).
+    pub fn is_contested(&self) -> bool {
+        self.told.is_contested.load(Ordering::Relaxed)
     }
 }
 
@@ -242,7 +263,7 @@ impl Table {
         let place = self.places.get(self.find_place(parent, name)?)?;
         let node = self.nodes.get(place.node).filter(|node| node.identity == found.identity)?;
         node.lookups.fetch_add(1, Ordering::Relaxed);
-        node.told.set(found.permissions);
+        node.told.update(found.permissions);
         self.told(place.node);
         Some(self.number(place.node))
     }
@@ -302,7 +323,7 @@ impl Table {
             Some(index) => {
                 let node = self.node(index)?;
                 node.lookups.fetch_add(1, Ordering::Relaxed);
-                node.told.set(found.permissions);
+                node.told.update(found.permissions);
                 self.told(index);
                 index
             }

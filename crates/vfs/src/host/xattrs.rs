@@ -96,7 +96,7 @@ impl HostDirectory {
     /// A changed ACL changes the permissions too; the client's kernel asks for them before it decides by them again.
     fn list_changed(&self, node: NodeId, now: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         if name == ACCESS_ACL && self.options.changes == Changes::Host {
-            self.tell_permissions(node, &self.stat(now, b"")?);
+            self.tell_changed_permissions(node, &self.stat(now, b"")?);
         }
         Ok(())
     }

@@ -173,7 +173,7 @@ impl Drop for TimedFiles {
 
 impl FileSystem for TimedFiles {
     passes_on! { below:
-        absence_valid, attributes, peek_attributes, set_attributes, read_link, sync, seek, release, open_directory, release_directory, get_xattr,
+        absence_valid, attributes, peek_attributes, is_contested, set_attributes, read_link, sync, seek, release, open_directory, release_directory, get_xattr,
         list_xattrs, set_xattr, remove_xattr, test_lock, set_lock, statistics, host_file, interrupted
     }
 

@@ -237,6 +237,10 @@ impl FileSystem for MemoryFiles {
         VALID
     }
 
+    fn is_contested(&self, _: NodeId) -> bool {
+        false
+    }
+
     fn parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         let mut inodes = write(&self.inodes);
         let parent = inodes.get(node)?.directory()?.parent;
@@ -435,7 +439,7 @@ impl FileSystem for MemoryFiles {
 
     fn fallocate(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         node: NodeId,
         handle: HandleId,
         mode: u32,
@@ -466,7 +470,7 @@ impl FileSystem for MemoryFiles {
                 content.set_size(&self.space, end)?;
             }
         }
-        self.changed(node, false)
+        self.changed(node, !context.is_root())
     }
 
     fn seek(&self, _: &Context<'_>, node: NodeId, handle: HandleId, offset: u64, whence: u32) -> Result<u64, Errno> {

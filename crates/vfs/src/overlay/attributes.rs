@@ -91,6 +91,13 @@ impl Overlay {
         }
     }
 
+    /// Records a node's permissions that a client has changed, and gets.
+    pub(super) fn told_changed_permissions(&self, node: NodeId, attributes: &Attributes) {
+        if self.changes_below {
+            hold(&self.table).tell_changed_permissions(node, permissions(attributes));
+        }
+    }
+
     /// Returns `ESTALE` if a node's permissions differ from those that the caller's kernel decided by, so that it
     /// looks again. Nodes of the upper layer change only through the overlay, which reports that.
     pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {

@@ -149,16 +149,29 @@ impl Overlay {
         (lower, length): (Open, u64),
         change: Change<'_>,
     ) -> Result<(NodeId, bool), Errno> {
+        let below = || self.lower.attributes(&ME, lower.0, Some(lower.1));
+        // By these the request was let pass.
+        let before = below()?;
         let turn = self.copying.begin(context, node)?;
         // The request that we waited for may have done it.
         if let Some(upper) = self.layers(node)?.upper {
-            return Ok((upper, false));
+            let is_as_told = !self.may_be_misled(context) || hold(&self.table).told_permissions(node)?.is_some();
+            return if is_as_told { Ok((upper, false)) } else { Err(Errno::STALE) };
         }
-        let source = self.lower.attributes(&ME, lower.0, Some(lower.1))?;
+        let source = below()?;
+        if self.may_be_misled(context) && !grants_the_same(&before, &source) {
+            return Err(Errno::STALE);
+        }
         hold(&self.table).brought_up_with(node, permissions(&source));
         let copy = self.copy_file(context, &turn, (lower, source), length)?;
         let upper = copy.entry.node;
-        let put = change(upper).and_then(|()| self.make_copy_durable(&copy)).and_then(|()| self.put_file(node, &copy));
+        // Who restricts a file of the host and then writes into it must not find the new content in a copy with the old rights.
+        let current = if self.changes_below { below() } else { Ok(source) };
+        let put = current
+            .and_then(|now| if grants_the_same(&source, &now) { Ok(()) } else { Err(Errno::STALE) })
+            .and_then(|()| change(upper))
+            .and_then(|()| self.make_copy_durable(&copy))
+            .and_then(|()| self.put_file(node, &copy));
         match put {
             Ok(()) => Ok((upper, true)),
             Err(errno) => {
@@ -291,6 +304,12 @@ fn parts(below: &Attributes) -> bool {
 /// The new inode number of a copy that separates from its other hard links; later look-ups give the same.
 fn number_above(below: &Attributes, upper: &Entry) -> Option<u64> {
     parts(below).then_some(upper.attributes.inode | MADE_ABOVE)
+}
+
+/// Whether owner, group and mode are the same.
+fn grants_the_same(one: &Attributes, other: &Attributes) -> bool {
+    let of = |attributes: &Attributes| (attributes.uid, attributes.gid, attributes.mode);
+    of(one) == of(other)
 }
 
 fn is_regular(attributes: &Attributes) -> bool {

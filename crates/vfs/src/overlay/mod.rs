@@ -304,6 +304,10 @@ impl FileSystem for Overlay {
         self.get_attributes(context, node, handle, <dyn FileSystem>::peek_attributes)
     }
 
+    fn is_contested(&self, node: NodeId) -> bool {
+        hold(&self.table).is_contested(node)
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,
@@ -329,7 +333,10 @@ impl FileSystem for Overlay {
             self.upper.set_attributes(context, upper, handle, set)?
         };
         self.told(node);
-        self.told_permissions(node, &attributes);
+        match set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
+            true => self.told_changed_permissions(node, &attributes),
+            false => self.told_permissions(node, &attributes),
+        }
         Ok(self.shown(&self.layers(node)?, attributes))
     }
 

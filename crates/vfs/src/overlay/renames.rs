@@ -79,7 +79,9 @@ impl Overlay {
             (Some(known), Some(found)) => known == found.node,
             _ => true,
         };
-        let moved = if is_same(known[0], Some(&source)) && is_same(known[1], target.as_ref()) {
+        // The caller's kernel checked no right to replace what it does not know.
+        let is_unknown = known[1].is_none() && target.is_some() && !no_replace && self.may_be_misled(context);
+        let moved = if is_same(known[0], Some(&source)) && is_same(known[1], target.as_ref()) && !is_unknown {
             self.move_there(context, &Move { from, to, source, target, exchange, no_replace })
         } else {
             // The caller's kernel decided by something else.

@@ -40,9 +40,12 @@ struct Node {
 /// The permissions that clients saw last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    permissions: Permissions,
+    /// `None` before the first time.
+    permissions: Option<Permissions>,
     /// Whether it was copied up with other permissions since.
     is_old: bool,
+    /// Whether somebody else changed them since.
+    is_contested: bool,
 }
 
 /// The nodes that a client knows.
@@ -167,14 +170,30 @@ impl Table {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
         {
-            node.told = Told { permissions, is_old: false };
+            let is_other = node.told.permissions.is_some_and(|before| before != permissions);
+            let is_contested = node.told.is_contested || is_other;
+            node.told = Told { permissions: Some(permissions), is_old: false, is_contested };
         }
+    }
+
+    /// Records the permissions that a client has changed, and sees now.
+    pub fn tell_changed_permissions(&mut self, node: NodeId, permissions: Permissions) {
+        if let Ok(index) = self.index(node)
+            && let Some(node) = self.nodes.get_mut(index)
+        {
+            node.told = Told { permissions: Some(permissions), is_old: false, ..node.told };
+        }
+    }
+
+    /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested).
+    pub fn is_contested(&self, node: NodeId) -> bool {
+        self.get(node).is_ok_and(|node| node.told.is_contested)
     }
 
     /// The permissions that clients saw last; `None` if the node was copied up with others since.
     pub fn told_permissions(&self, node: NodeId) -> Result<Option<Permissions>, Errno> {
         let told = self.get(node)?.told;
-        Ok((!told.is_old).then_some(told.permissions))
+        Ok(if told.is_old { None } else { Some(told.permissions.unwrap_or_default()) })
     }
 
     /// Records the permissions of a node's copy.
@@ -182,7 +201,7 @@ impl Table {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
         {
-            node.told.is_old |= node.told.permissions != permissions;
+            node.told.is_old |= node.told.permissions.unwrap_or_default() != permissions;
         }
     }
 

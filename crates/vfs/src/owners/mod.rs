@@ -87,7 +87,7 @@ fn is_acl(name: &[u8]) -> bool {
 impl FileSystem for MappedOwners {
     // Methods without owners.
     passes_on! {
-        below: absence_valid, forget, disconnected, read_link, unlink, remove_directory, rename, open, read, write, copy_range,
+        below: absence_valid, is_contested, forget, disconnected, read_link, unlink, remove_directory, rename, open, read, write, copy_range,
         flush, fsync, sync, fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
         set_lock, statistics, host_file, interrupted
     }

@@ -233,6 +233,10 @@ impl FileSystem for Recorder {
         if self.is_asked_each_time() { Duration::ZERO } else { self.below.absence_valid(parent) }
     }
 
+    fn is_contested(&self, node: NodeId) -> bool {
+        self.below.is_contested(node)
+    }
+
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         // The client looked up no name.
         let entry = self.below()?.parent(context, node)?;

@@ -262,6 +262,12 @@ def permissions():
     os.chown(source("secret"), 0, 0)
     os.chmod(source("secret"), 0o600)
     check("getxattr", as_user(lambda: os.getxattr(point("secret"), "user.s")), "EACCES")
+    # Who may use a file is its owner's to say, even where the kernel keeps no access control lists.
+    make("list", 0, 0o644)
+    everybody = b"\2\0\0\0" + b"".join(bytes([tag, 0, 6, 0]) + b"\xff" * 4 for tag in (1, 4, 32))
+    everybody_s = lambda: os.setxattr(point("list"), "system.posix_acl_access", everybody)
+    check("an access control list", as_user(everybody_s), "EPERM", "EOPNOTSUPP")
+    unharmed("an access control list", "list", 0, 0o644)
     # And the other way round: what has become the user's is at once.
     make("received")
     seen("received")

@@ -6,13 +6,17 @@ use std::sync::{Condvar, mpsc};
 
 use super::watched::Watched;
 use super::*;
-use crate::SetTime;
+use crate::{Changes, SetTime};
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
 fn layer(scene: &TempDir, name: &str) -> Arc<dyn FileSystem> {
-    let options = HostOptions { changes: crate::Changes::Guest, ..HostOptions::default() };
+    layer_changed_by(Changes::Guest, scene, name)
+}
+
+fn layer_changed_by(changes: Changes, scene: &TempDir, name: &str) -> Arc<dyn FileSystem> {
+    let options = HostOptions { changes, ..HostOptions::default() };
     Arc::new(HostDirectory::new(&scene.path().join(name), options).unwrap())
 }
 
@@ -157,12 +161,16 @@ impl Gate {
 
 /// An overlay in which the first piece of each copy of `a` waits, and the offsets that are read.
 fn gated(size: usize) -> (Scene, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
+    gated_over(Changes::Guest, size)
+}
+
+fn gated_over(changes: Changes, size: usize) -> (Scene, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     let Scene { directory, .. } = Scene::new();
     fs::write(directory.path().join("lower/a"), vec![b'a'; size]).unwrap();
     let (gate, read) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
     let (watched, offsets) = (Arc::clone(&gate), Arc::clone(&read));
     let lower = Watched {
-        below: layer(&directory, "lower"),
+        below: layer_changed_by(changes, &directory, "lower"),
         watch: Box::new(move |call, offset| {
             if call == "read" {
                 hold(&offsets).push(str::from_utf8(offset).unwrap().parse().unwrap());
@@ -249,6 +257,57 @@ fn all_else_goes_on(copy: fn(&Scene, &Context<'_>, NodeId) -> Result<(), Errno>,
         copying.join().unwrap().unwrap();
     });
     assert!(fs::metadata(scene.upper(name)).unwrap().len() >= (3 << 20) - 1);
+}
+
+#[test]
+fn a_copy_gives_no_rights_that_were_taken_away_meanwhile() {
+    let (scene, gate, _) = gated_over(Changes::Host, 3 << 20);
+    let a = scene.node("a");
+    let below = scene.directory.path().join("lower/a");
+    let restrict = |mode| fs::set_permissions(&below, fs::Permissions::from_mode(mode)).unwrap();
+    let is_interrupted = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (scene, flag) = (&scene, &is_interrupted);
+        let copying = scope.spawn(move || {
+            let interrupted = || flag.load(Ordering::SeqCst);
+            scene.overlay.open(&Context { interrupted: &interrupted, ..ME }, a, WRITE).map(drop)
+        });
+        gate.wait_for_somebody();
+        // A user's request waits for it.
+        let (started, has_started) = mpsc::channel();
+        let waiting = scope.spawn(move || {
+            let interrupted = || {
+                let _ = started.send(());
+                false
+            };
+            let mode = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+            let user = Context { uid: 65534, gid: 65534, interrupted: &interrupted, ..ME };
+            scene.overlay.set_attributes(&user, a, None, &mode).map(drop)
+        });
+        has_started.recv().unwrap();
+        restrict(0o600);
+        is_interrupted.store(true, Ordering::SeqCst);
+        scene.overlay.interrupted();
+        gate.open();
+        assert_eq!(copying.join().unwrap(), Err(Errno::INTR));
+        assert_eq!(waiting.join().unwrap(), Err(Errno::STALE));
+    });
+    assert!(!scene.upper("a").exists());
+
+    // What is written after a change of the mode is in no copy with the old mode.
+    let (scene, gate, _) = gated_over(Changes::Host, 3 << 20);
+    let a = scene.node("a");
+    let below = scene.directory.path().join("lower/a");
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(|| scene.overlay.open(&ME, a, WRITE).map(drop));
+        gate.wait_for_somebody();
+        fs::set_permissions(&below, fs::Permissions::from_mode(0o600)).unwrap();
+        gate.open();
+        assert_eq!(copying.join().unwrap(), Err(Errno::STALE));
+    });
+    assert!(!scene.upper("a").exists());
+    scene.overlay.open(&ME, a, WRITE).unwrap();
+    assert_eq!(fs::metadata(scene.upper("a")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -28,7 +28,7 @@ type C<'a, 'b> = &'a Context<'b>;
 #[rustfmt::skip]
 impl FileSystem for Watched {
     crate::passes_on! { below:
-        absence_valid, parent, peek_attributes, forget, disconnected, seek, release, open_directory,
+        absence_valid, parent, peek_attributes, is_contested, forget, disconnected, seek, release, open_directory,
         release_directory, test_lock, set_lock, statistics, interrupted
     }
     fn lookup(&self, context: C<'_, '_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
