@@ -10,7 +10,7 @@ pub struct AccessArguments {
     #[arg(long, visible_alias = "read-only", conflicts_with = "rw")]
     ro: bool,
 
-    /// Accept writes; the default, accepted out of habit
+    /// Accept writes: the default, but not for mounts of disk images
     #[arg(long, visible_alias = "read-write")]
     rw: bool,
 }

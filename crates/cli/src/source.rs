@@ -76,7 +76,7 @@ pub struct SourceArguments {
 /// How owners are mapped, for snapshots and live trees.
 #[derive(Args, Debug, Clone, Default, PartialEq)]
 pub struct OwnerArguments {
-    /// Owners that the guest sees: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
+    /// Owners as they are shown: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
     #[arg(long, value_name = "MAP")]
     pub owner: Option<OwnerMap>,
 

@@ -1,4 +1,4 @@
-//! Cells: what a hive's bins consist of.
+//! Reads the cells that a hive's bins consist of, through cached pages. Sectors of a replayed log stand in for those of the file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

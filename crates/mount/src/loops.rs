@@ -1,4 +1,5 @@
-//! Loop devices: a file as a block device, which the kernel's file systems take (Linux's include/uapi/linux/loop.h).
+//! Makes read-only loop devices of open files, tells one from another later, and detaches them from their file, so that later reads fail
+//! (Linux's include/uapi/linux/loop.h).
 
 #![allow(unsafe_code, reason = "the ioctls of loop devices, which no library wraps")]
 

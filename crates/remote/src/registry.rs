@@ -4,7 +4,7 @@
 //! 2. [`Credentials`] are found where docker and podman keep them ([`credentials`]), by the calling thread: a program may have to be run for them.
 //! 3. [`Registry::start`] starts a thread as [`Remote`](crate::Remote) has one. It alone makes connections and reads what servers say of
 //!    themselves (`session`, `challenge`).
-//! 4. A blob comes piece by piece to the thread that asked for it. Whether it is the right one is for that thread to check.
+//! 4. A blob goes piece by piece to the thread that asked for it, or comes from one that uploads it. The calling thread compares digests.
 //!
 //! A server is not trusted. Every answer has a limit of bytes and of time. Redirects are counted, and never lead from TLS to plain HTTP. Only the
 //! registry and the token service that it names receive credentials.

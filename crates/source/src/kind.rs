@@ -15,7 +15,8 @@ pub(super) fn accepted() -> String {
     let names: Vec<_> = readers().iter().map(|reader| reader.name).collect();
     let (last, others) = names.split_last().unwrap_or((&"", &[]));
     format!(
-        "a tar archive (plain, gzip, zstd, xz; '-' for standard input), oci:DIR[:TAG], or an {} or {last} image",
+        "a tar archive (plain, gzip, zstd, xz; '-' for standard input), a disk image (IMAGE[:VOLUME]), oci:DIR[:TAG], docker://NAME, \
+         libvirt:DOMAIN, cache:NAME, or an {} or {last} image",
         others.join(", ")
     )
 }

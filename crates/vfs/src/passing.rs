@@ -1,4 +1,4 @@
-//! Passes directory entries of a file system below on to a client's sink.
+//! A directory sink that forwards the entries of a lower file system to the client's sink. An adapter may change or skip entries.
 
 use crate::{DirectoryEntry, DirectorySink};
 

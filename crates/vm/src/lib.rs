@@ -1,10 +1,10 @@
-//! Runs guests: their kernel, their virtual machine, QEMU's process, and the session with the agent.
+//! Runs guests: finds their kernel, describes their machine, starts it, and holds the session with the agent.
 //!
 //! 1. [`kernel`] finds a kernel and the form of it that boots fastest, [`modules`] the drivers that it lacks, and
 //!    [`initramfs`] packs them with the [`agent`].
 //! 2. [`accel`] decides between KVM and TCG.
-//! 3. [`Machine`] describes the devices; [`qemu`] finds the binary, and [`process`] runs it so that it never outlives its
-//!    starter.
+//! 3. [`Machine`] describes the devices. [`qemu`] finds the program of a virtual machine, [`uml`] that of a process (User-Mode
+//!    Linux), and [`process`] runs it so that it never outlives its starter.
 //! 4. [`session`] runs one command through the agent: streams, signals, terminal, time limits. [`protocol`] is their wire.
 //!
 //! ```no_run

@@ -1,4 +1,5 @@
-//! The content of a walked volume, where some files are stored packed.
+//! The content of a tree that a walk has made of a volume. Files that lie plain in the image are read there; the volume decodes the others.
+//! What is damaged is counted, and named up to a limit.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

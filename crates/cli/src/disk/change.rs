@@ -17,7 +17,7 @@ use crate::output::complain;
 #[command(after_help = "\
 Examples:
   inarch disk write guest.img /etc/hostname <<< web1
-  inarch disk write guest.qcow2:LABEL=home:/user/.ssh/authorized_keys --mode 600 --owner 1000:1000 < key.pub
+  inarch disk write guest.qcow2 /root/.ssh/authorized_keys --mode 600 < key.pub
 
 The file gets its name when it is complete; a file that was there keeps its mode, owner and extended attributes. If this is \
 interrupted, the old file is as it was.")]

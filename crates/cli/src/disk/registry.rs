@@ -19,7 +19,7 @@ use crate::output::{answer, answer_with, complain};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch disk reg guest.img 'HKLM\\SYSTEM\\CurrentControlSet\\Control\\ComputerName\\ComputerName' ComputerName
+  inarch disk reg guest.img 'HKLM\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters' Hostname
   inarch disk reg guest.qcow2:2 'HKLM\\SOFTWARE\\Microsoft\\Windows NT\\CurrentVersion'
   inarch disk reg NTUSER.DAT 'Software\\Microsoft'
   inarch disk reg /mnt 'HKU\\alice\\Environment'

@@ -26,7 +26,7 @@ use crate::output::{answer, answer_with, complain};
 #[command(after_help = "\
 Examples:
   inarch disk checksum guest.img /etc/passwd /etc/group
-  inarch disk checksum guest.qcow2 /usr/bin > then; inarch disk checksum newer.qcow2 /usr/bin | diff then -
+  diff <(inarch disk checksum old.qcow2) <(inarch disk checksum new.qcow2)
   inarch disk checksum guest.img --algorithm md5 /usr/bin/dpkg
 
 The lines are those of sha256sum(1), in the order of paths.")]

@@ -1,4 +1,5 @@
-//! Magic numbers: bytes at an offset, each with the specification or the kernel's header that has it.
+//! The tables of [`super::probe`]: the magic numbers of archives that are sources, and those of known formats that are not read, with their
+//! names and what to advise. Each number has its specification or kernel header beside it.
 
 use super::FileKind;
 
@@ -53,14 +54,15 @@ impl Advice {
         match self {
             Advice::Mount => format!("is {name}, which is not read here; mount it, and give the directory"),
             Advice::Parts => format!(
-                "is {name}, not a file system; partitions are not read here: copy one into a file of its own, or attach \
-                 the disk with 'losetup -P' and mount one"
+                "is {name}, not a file system; a disk image must be an uncompressed file with a GPT or an MBR; of another \
+                 table copy one partition into a file of its own"
             ),
-            Advice::Open => {
-                format!("is {name}, not a file system; open it, mount the file system in it, and give the directory")
-            }
+            Advice::Open => format!(
+                "is {name}, not a file system; Inarch opens what it knows in an uncompressed disk image; open anything else \
+                 by its own tool, mount what is in it, and give the directory"
+            ),
             Advice::Convert => {
-                format!("is {name}; 'qemu-img convert -O raw' makes the raw image of it that is needed here")
+                format!("is {name}; give an uncompressed file, or let 'qemu-img convert -O raw' make a raw image of it")
             }
             Advice::Unpack => format!("is {name}, which is not read here; unpack it, and give the directory"),
             Advice::Decompress(program) => {

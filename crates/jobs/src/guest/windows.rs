@@ -1,4 +1,5 @@
-//! What Windows a file system holds: by its registry, and by the head of one program.
+//! Inspects a Windows system: the registry has its version, host name, programs and drive letters, and the head of a program its
+//! architecture.
 //!
 //! The keys are those that virt-inspector looks at (libguestfs's manual, "INSPECTING WINDOWS GUESTS").
 

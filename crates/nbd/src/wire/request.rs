@@ -1,4 +1,4 @@
-//! The requests of the transmission phase.
+//! Parses the requests of a client in the transmission phase (NBD's doc/proto.md): magic, flags, command, range.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
