@@ -82,7 +82,7 @@ impl FileSystem for Zeros {
     }
 
     not_supported! {
-        lookup, absence_valid, parent, forget, disconnected, peek_attributes, set_attributes, read_link, make_node, make_directory,
+        lookup, absence_valid, is_contested, parent, forget, disconnected, peek_attributes, set_attributes, read_link, make_node, make_directory,
         make_symlink, link, unlink, remove_directory, rename, open, create, create_unnamed, write, copy_range,
         flush, fsync, sync, fallocate, seek, release, open_directory, read_directory, release_directory, get_xattr,
         list_xattrs, set_xattr, remove_xattr, test_lock, statistics, host_file, interrupted

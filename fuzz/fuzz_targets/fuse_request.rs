@@ -88,6 +88,14 @@ impl FileSystem for Checked {
         Ok(attributes_of(node))
     }
 
+    fn peek_attributes(&self, _: &Context<'_>, node: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
+        Ok(attributes_of(node))
+    }
+
+    fn is_contested(&self, node: NodeId) -> bool {
+        node.0.is_multiple_of(3)
+    }
+
     fn set_attributes(
         &self,
         _: &Context<'_>,
@@ -179,7 +187,7 @@ impl FileSystem for Checked {
     }
 
     not_supported! {
-        parent, forget, disconnected, peek_attributes, read_link, remove_directory, create_unnamed, copy_range, flush, fsync, sync,
+        parent, forget, disconnected, read_link, remove_directory, create_unnamed, copy_range, flush, fsync, sync,
         fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
         set_lock, statistics, host_file, interrupted
     }
