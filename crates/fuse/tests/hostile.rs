@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// the disk, and its space away from the tests beside this one.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// Somebody who is not root.
+/// An unprivileged user's id.
 const USER: u32 = 65534;
 
 const EIO: i32 = 5;

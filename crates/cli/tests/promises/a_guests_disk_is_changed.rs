@@ -432,7 +432,7 @@ fn a_disk_is_mounted_for_writing() {
     mount.kill().unwrap();
     mount.wait().unwrap();
     assert!(within(LONG, || !is_mounted(dir)));
-    // Whoever writes to the image has it locked.
+    // Every writer holds a lock on the image.
     let lock = format!(":{} ", fs::metadata(dir.join("guest.img")).unwrap().ino());
     assert!(within(LONG, || !fs::read_to_string("/proc/locks").unwrap().contains(&lock)));
     let repaired = sh(dir, "dd if=guest.img of=root.now bs=1M skip=1 count=64 status=none; e2fsck -fp root.now");

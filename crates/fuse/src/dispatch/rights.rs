@@ -5,8 +5,8 @@
 //!
 //! 1. The permissions of a node were changed by the host while the client knew it. Linux drops an answer that another one overtook, so the client
 //!    may not know what it was told ([`FileSystem::is_contested`]).
-//! 2. Attributes whose names begin with `system.` can give rights. Linux asks nobody for them before it passes them on (`xattr_permission`
-//!    of its fs/xattr.c), unless it keeps access control lists itself.
+//! 2. Extended attributes whose names begin with `system.` can grant permissions. Linux passes them on without a permission check
+//!    (`xattr_permission` of its fs/xattr.c), unless it enforces access control lists itself.
 //!
 //! A wire does not tell a caller's capabilities and supplementary groups. A member of the file's group may thus be anybody but its owner; and a caller
 //! who is not root but has root's capabilities is refused, in these two cases.

@@ -81,7 +81,7 @@ struct Told {
     /// User and group.
     owner: AtomicU64,
     mode: AtomicU32,
-    /// Whether somebody else changed them since.
+    /// Whether the host changed them while the client knew the node.
     is_contested: AtomicBool,
 }
 

@@ -44,7 +44,7 @@ struct Told {
     permissions: Option<Permissions>,
     /// Whether it was copied up with other permissions since.
     is_old: bool,
-    /// Whether somebody else changed them since.
+    /// Whether the host changed them while the client knew the node.
     is_contested: bool,
 }
 

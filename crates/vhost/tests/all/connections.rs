@@ -243,7 +243,7 @@ fn a_connection_that_cannot_be_freed_does_not_keep_a_server() {
     let dropping = thread::spawn(move || drop(lingering));
     thread::sleep(MOMENT);
     server.end();
-    // Whoever closes the socket is through now.
+    // Closing the socket no longer blocks.
     drop(unread);
     dropping.join().unwrap();
 }
