@@ -127,6 +127,13 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
+impl SetAttributes {
+    /// Whether it sets owner, group or mode.
+    pub fn changes_permissions(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some() || self.mode.is_some()
+    }
+}
+
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {

@@ -1,15 +1,15 @@
-//! Checks callers by their identity where the client's kernel may not be relied on.
+//! Checks a caller's permissions in the server, where the client's kernel cannot be trusted to have checked them.
 //!
-//! A client's kernel decides who may do what, and the file system below compares what it decided by with what is true now. That is not
-//! enough in two cases:
+//! Usually the kernel checks, and the file system only compares the permissions that the kernel saw with those of now. That is not enough in
+//! two cases:
 //!
-//! 1. The permissions of a node were changed by the host while the client knew it. Linux drops an answer that another one overtook, so the client
-//!    may not know what it was told ([`FileSystem::is_contested`]).
+//! 1. The host changed a node's permissions while the client knew it. Linux drops an attribute answer that a later one overtook, so the
+//!    kernel may still check against the old ones ([`FileSystem::is_contested`]).
 //! 2. Extended attributes whose names begin with `system.` can grant permissions. Linux passes them on without a permission check
 //!    (`xattr_permission` of its fs/xattr.c), unless it enforces access control lists itself.
 //!
-//! A wire does not tell a caller's capabilities and supplementary groups. A member of the file's group may thus be anybody but its owner; and a caller
-//! who is not root but has root's capabilities is refused, in these two cases.
+//! A request does not carry the caller's capabilities and supplementary groups. In these two cases, therefore, the group's permissions count for every
+//! caller but the owner, and capabilities of a caller who is not root do not count.
 
 use inarch_vfs::{Attributes, FileSystem, NodeId, OPEN_TO_EXECUTE, SetAttributes, SetTime};
 use rustix::fs::OFlags;
@@ -27,7 +27,7 @@ pub(super) const EXECUTE: u32 = 1;
 const OF_SYSTEMS: &[u8] = b"system.";
 
 impl<F: FileSystem + ?Sized> Asked<'_, F> {
-    /// Whether the caller must be looked at because of the node's permissions.
+    /// Whether the caller is to be compared with the node's permissions.
     fn must_be_known(&self, node: NodeId) -> bool {
         self.context.uid != 0 && self.fs().is_contested(node)
     }
@@ -58,8 +58,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     /// Returns `ESTALE` if the node is contested and the caller may not set these attributes by path.
     pub(super) fn require_grant_to_set(&self, set: &SetAttributes, is_open: bool) -> Result<(), Errno> {
         let is_to = |time| matches!(time, Some(SetTime::To(_)));
-        let is_owners =
-            set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || is_to(set.atime) || is_to(set.mtime);
+        let is_owners = set.changes_permissions() || is_to(set.atime) || is_to(set.mtime);
         if is_owners && self.must_be_known(self.node) && self.shown(self.node)?.uid != self.context.uid {
             return Err(Errno::STALE);
         }
@@ -67,7 +66,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         if is_writers { self.require_grant(self.node, WRITE) } else { Ok(()) }
     }
 
-    /// Fails unless the caller may change an extended attribute of this name, as far as the client's kernel does not see to that.
+    /// Fails unless the caller may change an extended attribute of this name, if the client's kernel does not check that.
     pub(super) fn require_owner_of(&self, name: &[u8]) -> Result<(), Errno> {
         if self.context.uid == 0 || !name.starts_with(OF_SYSTEMS) {
             return Ok(());

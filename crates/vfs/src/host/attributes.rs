@@ -221,7 +221,7 @@ impl HostDirectory {
             None => self.descriptor(node)?,
         };
         let target = descriptor.as_fd();
-        let changes_permissions = set.uid.is_some() || set.gid.is_some() || set.mode.is_some();
+        let changes_permissions = set.changes_permissions();
         // What needs no more than a file open for writing was checked when it was opened.
         if changes_permissions || file.as_ref().is_none_or(|file| !file.writable) {
             self.require_granted(context, node, target, |told, now| told.still_grant(now, set))?;

@@ -327,6 +327,9 @@ impl FileSystem for HostDirectory {
     }
 
     fn is_contested(&self, node: NodeId) -> bool {
+        if self.options.changes != Changes::Host {
+            return false;
+        }
         let table = read(&self.table);
         table.index(node).and_then(|index| table.node(index)).is_ok_and(Node::is_contested)
     }

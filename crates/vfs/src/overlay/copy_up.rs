@@ -150,7 +150,7 @@ impl Overlay {
         change: Change<'_>,
     ) -> Result<(NodeId, bool), Errno> {
         let below = || self.lower.attributes(&ME, lower.0, Some(lower.1));
-        // By these the request was let pass.
+        // The request was checked against these.
         let before = below()?;
         let turn = self.copying.begin(context, node)?;
         // The request that we waited for may have done it.
@@ -165,7 +165,7 @@ impl Overlay {
         hold(&self.table).brought_up_with(node, permissions(&source));
         let copy = self.copy_file(context, &turn, (lower, source), length)?;
         let upper = copy.entry.node;
-        // Who restricts a file of the host and then writes into it must not find the new content in a copy with the old rights.
+        // The host may restrict a file and then write into it. No copy may have that content with the old permissions.
         let current = if self.changes_below { below() } else { Ok(source) };
         let put = current
             .and_then(|now| if grants_the_same(&source, &now) { Ok(()) } else { Err(Errno::STALE) })

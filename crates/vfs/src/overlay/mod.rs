@@ -316,7 +316,7 @@ impl FileSystem for Overlay {
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
         let is_open = handle.is_some_and(|handle| self.above(node, handle).is_ok());
-        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !is_open {
+        if set.changes_permissions() || !is_open {
             self.require_granted(context, node, |told, now| told.still_grant(now, set))?;
         }
         let mut change = |upper| self.upper.set_attributes(context, upper, None, set).map(drop);
@@ -333,7 +333,7 @@ impl FileSystem for Overlay {
             self.upper.set_attributes(context, upper, handle, set)?
         };
         self.told(node);
-        match set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
+        match set.changes_permissions() {
             true => self.told_changed_permissions(node, &attributes),
             false => self.told_permissions(node, &attributes),
         }
