@@ -49,7 +49,9 @@ mod slab_index;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod told;
 mod volume_files;
+mod xattr_names;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -2,15 +2,17 @@
 //!
 //! The file system below counts look-ups and open files, but not whose they are. This adapter counts those of its
 //! client. When the client ends, exactly these are dropped, and the client can never drop more than it has. It cannot
-//! use other clients' nodes (`ESTALE`) or handles (`EBADF`) by their numbers either.
+//! use other clients' nodes (`ESTALE`) or handles (`EBADF`) by their numbers either. It remembers the permissions that its client saw last (see
+//! [`rights`]).
 //!
 //! It uses memory for each node that the client knows and each file it has open, as the file system below does.
 
+mod rights;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Place;
+use std::collections::hash_map::Entry as Occupancy;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -20,6 +22,8 @@ use vm_memory::VolatileSlice;
 
 use crate::passing::PassingOn;
 use crate::slots::{ClientSlots, Slot, Slots};
+use crate::told::Told;
+use crate::xattr_names::OF_USERS;
 use crate::{
     Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle,
     SetAttributes, Statistics, WriteKind, not_supported,
@@ -33,22 +37,44 @@ pub struct OneClient {
 }
 
 /// The look-ups and open files of the client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
-    lookups: HashMap<NodeId, u64>,
+    /// The root is always among them.
+    nodes: HashMap<NodeId, Known>,
     files: HashMap<(NodeId, HandleId), Option<Slot>>,
     directories: HashMap<(NodeId, HandleId), Option<Slot>>,
+}
+
+/// A node that the client knows.
+#[derive(Debug, Default)]
+struct Known {
+    lookups: u64,
+    told: Told,
+}
+
+impl Held {
+    /// For a new client, which knows the root only.
+    fn new(below: &dyn FileSystem) -> Held {
+        let mut root = Known::default();
+        if let Ok(attributes) = below.peek_attributes(&Context::SERVER, NodeId::ROOT, None) {
+            root.told.tell((&attributes).into());
+        }
+        Held { nodes: HashMap::from([(NodeId::ROOT, root)]), files: HashMap::new(), directories: HashMap::new() }
+    }
 }
 
 impl OneClient {
     /// An adapter for a new client.
     pub fn of(below: Arc<dyn FileSystem>) -> OneClient {
-        OneClient { below, held: RwLock::default(), slots: None }
+        let held = RwLock::new(Held::new(&*below));
+        OneClient { below, held, slots: None }
     }
 
     /// The same for one of several clients: it may have only as many files open as `all` allows.
     pub fn among(below: Arc<dyn FileSystem>, all: &Arc<Slots>) -> OneClient {
-        OneClient { below, held: RwLock::default(), slots: Some(ClientSlots::new(all)) }
+        let mut client = OneClient::of(below);
+        client.slots = Some(ClientSlots::new(all));
+        client
     }
 
     /// A slot for a file or directory that is about to be opened.
@@ -72,8 +98,7 @@ impl OneClient {
 
     fn of_nodes<const N: usize>(&self, nodes: [NodeId; N]) -> Result<&dyn FileSystem, Errno> {
         let held = self.has();
-        let knows = |node: &NodeId| *node == NodeId::ROOT || held.lookups.contains_key(node);
-        if nodes.iter().all(knows) { Ok(&*self.below) } else { Err(Errno::STALE) }
+        if nodes.iter().all(|node| held.nodes.contains_key(node)) { Ok(&*self.below) } else { Err(Errno::STALE) }
     }
 
     /// The same for a request with a handle, or with the default handle where none is needed.
@@ -100,7 +125,10 @@ impl OneClient {
 
     /// Counts a look-up that the client gets.
     fn learned(&self, entry: Entry) -> Entry {
-        *self.held().lookups.entry(entry.node).or_default() += 1;
+        let mut held = self.held();
+        let known = held.nodes.entry(entry.node).or_default();
+        known.lookups += 1;
+        known.told.tell((&entry.attributes).into());
         entry
     }
 
@@ -125,7 +153,14 @@ impl Drop for OneClient {
 
 impl FileSystem for OneClient {
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.of_node(parent)?.lookup(context, parent, name).map(|entry| self.learned(entry))
+        let below = self.of_node(parent)?;
+        let entry = below.lookup(context, parent, name)?;
+        // A client needs search permission for what is new to it. For what it already knows, an error would make its
+        // kernel drop the name, and any mount on it.
+        if self.of_node(entry.node).is_err() {
+            self.require_told(context, parent).inspect_err(|_| below.forget(entry.node, 1))?;
+        }
+        Ok(self.learned(entry))
     }
 
     fn absence_valid(&self, parent: NodeId) -> Duration {
@@ -133,7 +168,8 @@ impl FileSystem for OneClient {
     }
 
     fn is_contested(&self, node: NodeId) -> bool {
-        self.of_node(node).is_ok_and(|below| below.is_contested(node))
+        let is_to_client = self.has().nodes.get(&node).is_some_and(|known| known.told.is_contested());
+        is_to_client || self.of_node(node).is_ok_and(|below| below.is_contested(node))
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
@@ -143,10 +179,10 @@ impl FileSystem for OneClient {
     fn forget(&self, node: NodeId, lookups: u64) {
         let given = {
             let mut held = self.held();
-            let Place::Occupied(mut there) = held.lookups.entry(node) else { return };
-            let given = lookups.min(*there.get());
-            *there.get_mut() -= given;
-            if *there.get() == 0 {
+            let Occupancy::Occupied(mut there) = held.nodes.entry(node) else { return };
+            let given = lookups.min(there.get().lookups);
+            there.get_mut().lookups -= given;
+            if there.get().lookups == 0 && node != NodeId::ROOT {
                 there.remove();
             }
             given
@@ -155,21 +191,24 @@ impl FileSystem for OneClient {
     }
 
     fn disconnected(&self) {
-        let Held { lookups, files, directories } = std::mem::take(&mut *self.held());
+        let none = Held::new(&*self.below);
+        let Held { nodes, files, directories } = std::mem::replace(&mut *self.held(), none);
         for ((node, handle), _slot) in files {
             self.below.release(node, handle, None);
         }
         for ((node, handle), _slot) in directories {
             self.below.release_directory(node, handle);
         }
-        for (node, lookups) in lookups {
-            self.below.forget(node, lookups);
+        for (node, known) in nodes {
+            self.below.forget(node, known.lookups);
         }
     }
 
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
         let (below, handle) = self.with_handle(node, handle)?;
-        below.attributes(context, node, handle)
+        let attributes = below.attributes(context, node, handle)?;
+        self.told(node, &attributes);
+        Ok(attributes)
     }
 
     fn peek_attributes(
@@ -190,7 +229,13 @@ impl FileSystem for OneClient {
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
         let (below, handle) = self.with_handle(node, handle)?;
-        below.set_attributes(context, node, handle, set)
+        self.require_told_to_set(context, node, handle, set)?;
+        let attributes = below.set_attributes(context, node, handle, set)?;
+        match set.changes_permissions() {
+            true => self.told_changed(node, &attributes),
+            false => self.told(node, &attributes),
+        }
+        Ok(attributes)
     }
 
     fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
@@ -198,7 +243,9 @@ impl FileSystem for OneClient {
     }
 
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
-        self.of_node(parent)?.make_node(context, parent, name, new).map(|entry| self.learned(entry))
+        let below = self.of_node(parent)?;
+        self.require_told(context, parent)?;
+        below.make_node(context, parent, name, new).map(|entry| self.learned(entry))
     }
 
     fn make_directory(
@@ -208,23 +255,33 @@ impl FileSystem for OneClient {
         name: &[u8],
         new: &NewNode,
     ) -> Result<Entry, Errno> {
-        self.of_node(parent)?.make_directory(context, parent, name, new).map(|entry| self.learned(entry))
+        let below = self.of_node(parent)?;
+        self.require_told(context, parent)?;
+        below.make_directory(context, parent, name, new).map(|entry| self.learned(entry))
     }
 
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.of_node(parent)?.make_symlink(context, parent, name, target).map(|entry| self.learned(entry))
+        let below = self.of_node(parent)?;
+        self.require_told(context, parent)?;
+        below.make_symlink(context, parent, name, target).map(|entry| self.learned(entry))
     }
 
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.of_nodes([node, parent])?.link(context, node, parent, name).map(|entry| self.learned(entry))
+        let below = self.of_nodes([node, parent])?;
+        [node, parent].into_iter().try_for_each(|node| self.require_told(context, node))?;
+        below.link(context, node, parent, name).map(|entry| self.learned(entry))
     }
 
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.of_node(parent)?.unlink(context, parent, name)
+        let below = self.of_node(parent)?;
+        self.require_told_to_remove(context, (parent, name))?;
+        below.unlink(context, parent, name)
     }
 
     fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.of_node(parent)?.remove_directory(context, parent, name)
+        let below = self.of_node(parent)?;
+        self.require_told_to_remove(context, (parent, name))?;
+        below.remove_directory(context, parent, name)
     }
 
     fn rename(
@@ -236,11 +293,14 @@ impl FileSystem for OneClient {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        self.of_nodes([parent, new_parent])?.rename(context, parent, name, new_parent, new_name, flags)
+        let below = self.of_nodes([parent, new_parent])?;
+        self.require_told_to_rename(context, (parent, name), (new_parent, new_name))?;
+        below.rename(context, parent, name, new_parent, new_name, flags)
     }
 
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         let (below, slot) = (self.of_node(node)?, self.slot()?);
+        self.require_told(context, node)?;
         below.open(context, node, flags).map(|opened| self.opened(node, opened, slot))
     }
 
@@ -253,6 +313,7 @@ impl FileSystem for OneClient {
         flags: u32,
     ) -> Result<(Entry, OpenHandle), Errno> {
         let (below, slot) = (self.of_node(parent)?, self.slot()?);
+        self.require_told(context, parent)?;
         below.create(context, parent, name, new, flags).map(|created| self.created(created, slot))
     }
 
@@ -264,6 +325,7 @@ impl FileSystem for OneClient {
         flags: u32,
     ) -> Result<(Entry, OpenHandle), Errno> {
         let (below, slot) = (self.of_node(parent)?, self.slot()?);
+        self.require_told(context, parent)?;
         below.create_unnamed(context, parent, new, flags).map(|created| self.created(created, slot))
     }
 
@@ -342,6 +404,7 @@ impl FileSystem for OneClient {
 
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         let (below, slot) = (self.of_node(node)?, self.slot()?);
+        self.require_told(context, node)?;
         let opened = below.open_directory(context, node)?;
         if opened.handle != HandleId::default() {
             self.held().directories.insert((node, opened.handle), slot);
@@ -375,7 +438,11 @@ impl FileSystem for OneClient {
     }
 
     fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.of_node(node)?.get_xattr(context, node, name)
+        let below = self.of_node(node)?;
+        if name.starts_with(OF_USERS) {
+            self.require_told(context, node)?;
+        }
+        below.get_xattr(context, node, name)
     }
 
     fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
@@ -391,11 +458,19 @@ impl FileSystem for OneClient {
         flags: u32,
         kill_set_group_id: bool,
     ) -> Result<(), Errno> {
-        self.of_node(node)?.set_xattr(context, node, name, value, flags, kill_set_group_id)
+        let below = self.of_node(node)?;
+        self.require_told(context, node)?;
+        below.set_xattr(context, node, name, value, flags, kill_set_group_id)?;
+        self.xattr_changed(context, node, name);
+        Ok(())
     }
 
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.of_node(node)?.remove_xattr(context, node, name)
+        let below = self.of_node(node)?;
+        self.require_told(context, node)?;
+        below.remove_xattr(context, node, name)?;
+        self.xattr_changed(context, node, name);
+        Ok(())
     }
 
     fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {

@@ -71,10 +71,7 @@ impl Session<'_> {
         let uid = waiting.fid.uid;
         let interrupted = || waiting.cancelled.load(Ordering::Acquire);
         let context = Context { uid, gid: group_of(uid), interrupted: &interrupted, ..Context::SERVER };
-        let set = waiting.file().and_then(|file| {
-            let (node, handle) = (file.place.node, file.handle());
-            self.export.set_lock(&context, node, handle, waiting.owner, &waiting.lock)
-        });
+        let set = waiting.file().and_then(|file| self.export.set_lock(&context, file, waiting.owner, &waiting.lock));
         match set {
             // The lock became free because the server ended its owner's connection, and will end this one too.
             Ok(()) if waiting.lock.kind != LockKind::None && (self.stopped)() => None,

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::lock_table::{LockTable, RangeCount};
 use super::locks::LockChanges;
+use super::usage::OpenFile;
 use inarch_vfs::{ClientSlots, Slot, Slots};
 
 /// What all clients of a server share.
@@ -76,25 +77,22 @@ impl Export {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes or releases a lock; `EAGAIN` if it conflicts with another one.
-    pub fn set_lock(
-        &self,
-        context: &Context<'_>,
-        node: NodeId,
-        handle: HandleId,
-        owner: LockOwner,
-        lock: &Lock,
-    ) -> Result<(), Errno> {
-        let on_host = |lock: &Lock| match self.file_system().set_lock(context, node, handle, owner, lock, false) {
-            // Only the clients lock these files.
-            Err(Errno::NOSYS) => Ok(()),
-            set => set,
+    /// Takes or releases a lock on a file that the client has open; `EAGAIN` if it conflicts with another one.
+    pub fn set_lock(&self, context: &Context<'_>, file: &OpenFile, owner: LockOwner, lock: &Lock) -> Result<(), Errno> {
+        let (node, handle) = (file.place.node, file.handle());
+        // flock(2) allows an exclusive lock on a file that is open for reading only, and Linux's client sends it like
+        // that of fcntl(2), which does not. Only a client that may write may keep the host's programs from reading. A
+        // shared lock at least keeps them from writing.
+        let on_host = match lock.kind {
+            LockKind::Exclusive if !file.writable => Lock { kind: LockKind::Shared, ..*lock },
+            _ => *lock,
         };
-        self.shared.locks.set(node, owner, lock, &self.ranges, || match on_host(lock) {
-            // The file is open for reading only. flock(2) allows an exclusive lock then, and Linux's client sends it
-            // like any other. A shared lock at least keeps the host's programs from writing.
-            Err(Errno::BADF) if lock.kind == LockKind::Exclusive => on_host(&Lock { kind: LockKind::Shared, ..*lock }),
-            set => set,
+        self.shared.locks.set(node, owner, lock, &self.ranges, || {
+            match self.file_system().set_lock(context, node, handle, owner, &on_host, false) {
+                // Only the clients lock these files.
+                Err(Errno::NOSYS) => Ok(()),
+                set => set,
+            }
         })
     }
 

@@ -1,8 +1,12 @@
 //! `Tflush`, `Tlock` and `Tgetlock`: which request waits for which.
 
+use std::fs::File;
+
 use crate::support::{Client, Served, lock_request, lock_status, range};
 use inarch_ninep::NinepOptions;
 use inarch_ninep::wire::{LockRange, Reply, Request, lock};
+use inarch_vfs::{Changes, HostOptions};
+use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
 /// Two clients that have a file open.
@@ -143,6 +147,28 @@ fn locks_are_of_ranges_and_of_processes() {
     assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, start: 100, length: 1, .. })));
     let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::EXCLUSIVE, 100, 1, 7) });
     assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, .. })));
+}
+
+#[test]
+fn who_only_reads_keeps_no_program_of_the_host_from_reading() {
+    for changes in [Changes::Host, Changes::Guest] {
+        let served = Served::of_host(HostOptions { locks: true, changes, ..HostOptions::default() });
+        served.write("file", b"content");
+        let mut client = served.client();
+        let host = File::options().read(true).write(true).open(served.path("file")).unwrap();
+        for (flags, host_reads) in [(0, true), (2, false)] {
+            client.walk(0, 1, "file");
+            client.open(1, flags);
+            assert_eq!(lock_status(&client.ok(&lock_request(1, all(7), false))), lock::SUCCESS);
+            let reads = fcntl_lock(&host, FlockOperation::NonBlockingLockShared);
+            assert_eq!(reads.is_ok(), host_reads, "{changes:?} {flags}");
+            fcntl_lock(&host, FlockOperation::Unlock).unwrap();
+            fcntl_lock(&host, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+            client.clunk(1);
+            fcntl_lock(&host, FlockOperation::NonBlockingLockExclusive).unwrap();
+            fcntl_lock(&host, FlockOperation::Unlock).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -174,18 +174,19 @@ impl HostDirectory {
                 false => way(OFlags::RDONLY).map(|file| Carrier::new(file, false)),
             }
         };
-        let (file, writes) = match self.file(node, handle) {
-            Ok(file) => (file.descriptor, file.writable),
-            Err(_) if !self.opens_files() => (self.readable_unopened(node)?, false),
-            Err(errno) => return Err(errno),
-        };
-        if exclude && !writes {
-            // As fcntl(2) does for a file that is not open for writing. 9P servers receive flock(2) as an exclusive
-            // lock all the same.
-            self.writable().map_err(|_| Errno::BADF)?;
-            return open(file.as_fd(), true).map_err(|_| Errno::BADF);
+        match self.file(node, handle) {
+            // As fcntl(2) does.
+            Ok(file) if exclude && !file.writable => Err(Errno::BADF),
+            Ok(file) => open(file.descriptor.as_fd(), file.writable),
+            // Whether the file is open for writing is known to the client alone.
+            Err(_) if !self.opens_files() => {
+                if exclude {
+                    self.writable().map_err(|_| Errno::BADF)?;
+                }
+                open(self.readable_unopened(node)?.as_fd(), exclude)
+            }
+            Err(errno) => Err(errno),
         }
-        open(file.as_fd(), writes)
     }
 
     pub(super) fn conflicting_lock(

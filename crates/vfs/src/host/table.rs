@@ -16,7 +16,7 @@ use super::kept::{Evicted, Kept};
 use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
 use crate::slab_index::SlabIndex;
-use crate::{NodeId, SetAttributes, SetTime};
+use crate::{Attributes, NodeId, SetAttributes, SetTime};
 
 /// The root's index.
 const ROOT: u32 = 0;
@@ -75,7 +75,13 @@ impl Permissions {
     }
 }
 
-/// The permissions that a client saw last.
+impl From<&Attributes> for Permissions {
+    fn from(attributes: &Attributes) -> Permissions {
+        Permissions::new(attributes.uid, attributes.gid, attributes.mode)
+    }
+}
+
+/// The permissions that a client saw last, as [`Told`](crate::told::Told), but updated while the table is only read.
 #[derive(Debug)]
 struct Told {
     /// User and group.

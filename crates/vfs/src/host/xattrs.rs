@@ -9,19 +9,12 @@ use rustix::io::Errno;
 use super::HostDirectory;
 use super::privileges::CAPABILITY;
 use super::reach::DescriptorName;
+use crate::xattr_names::{ACCESS_ACL, OF_USERS};
 use crate::{Changes, Context, NodeId};
 
 /// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
 const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 64 << 10;
-
-/// An access ACL, whose group entry is the mode's.
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-
-/// Reading these needs read permission on the file. All others can be read by everybody or by root only
-/// (`xattr_permission` of Linux's fs/xattr.c). A client's kernel reads ACLs in the name of whichever caller it
-/// checks.
-const USERS: &[u8] = b"user.";
 
 impl HostDirectory {
     pub(super) fn xattr_value(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -30,7 +23,7 @@ impl HostDirectory {
             return Err(Errno::NODATA);
         }
         let descriptor = self.descriptor(node)?;
-        if name.starts_with(USERS) {
+        if name.starts_with(OF_USERS) {
             self.require_told(context, node, descriptor.as_fd())?;
         }
         let mut value = vec![0; SIZE_MAX];

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::slab::Slab;
+use crate::xattr_names::ACCESS_ACL;
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
     NodeId, OpenHandle, SetAttributes, SetTime, Statistics, WriteKind, check_name, not_supported,
@@ -36,9 +37,6 @@ const BLOCK_SIZE: u32 = 4096;
 
 /// Files that may be open at a time.
 const MOST_OPEN: usize = 1 << 20;
-
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// See the module.
 #[derive(Debug)]

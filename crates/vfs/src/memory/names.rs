@@ -7,7 +7,8 @@ use rustix::io::Errno;
 
 use super::acl::Acl;
 use super::inode::{Directory, INODE_SPACE, Inode, Inodes, Kind, NAME_SPACE};
-use super::{ACCESS_ACL, DEFAULT_ACL, MemoryFiles, write};
+use super::{MemoryFiles, write};
+use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
 use crate::{Context, Entry, NewNode, NodeId, check_name};
 
 /// The most names of one file.

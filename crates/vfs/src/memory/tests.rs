@@ -3,6 +3,7 @@
 use super::*;
 use crate::Overlay;
 use crate::listing::Listing;
+use crate::xattr_names::DEFAULT_ACL;
 
 const ME: Context<'static> = Context::SERVER;
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };

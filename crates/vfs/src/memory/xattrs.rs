@@ -5,8 +5,9 @@ use rustix::io::Errno;
 
 use super::acl::Acl;
 use super::inode::{Inode, NAME_SPACE};
-use super::{ACCESS_ACL, DEFAULT_ACL, MemoryFiles, read, write};
+use super::{MemoryFiles, read, write};
 use crate::NodeId;
+use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
 
 /// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
 const NAME_MAX: usize = 255;

@@ -4,10 +4,8 @@ use rustix::io::Errno;
 
 use super::{ME, Overlay, hold, is_own};
 use crate::host::Permissions;
+use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
 use crate::{Attributes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTime};
-
-pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-pub(super) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// An extended attribute, or `None` if it is absent or not supported.
 pub(super) fn optional<T>(answer: Result<T, Errno>) -> Result<Option<T>, Errno> {
@@ -15,11 +13,6 @@ pub(super) fn optional<T>(answer: Result<T, Errno>) -> Result<Option<T>, Errno> 
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
         answer => answer.map(Some),
     }
-}
-
-/// Owner, group and permissions.
-pub(super) fn permissions(attributes: &Attributes) -> Permissions {
-    Permissions::new(attributes.uid, attributes.gid, attributes.mode)
 }
 
 /// Gives a new copy the attributes of its original: the mode once everything that restricts it is set, the times
@@ -87,14 +80,14 @@ impl Overlay {
     /// Records a node's permissions that a client gets.
     pub(super) fn told_permissions(&self, node: NodeId, attributes: &Attributes) {
         if self.changes_below {
-            hold(&self.table).tell_permissions(node, permissions(attributes));
+            hold(&self.table).tell_permissions(node, attributes.into());
         }
     }
 
     /// Records a node's permissions that a client has changed, and gets.
     pub(super) fn told_changed_permissions(&self, node: NodeId, attributes: &Attributes) {
         if self.changes_below {
-            hold(&self.table).tell_changed_permissions(node, permissions(attributes));
+            hold(&self.table).tell_changed_permissions(node, attributes.into());
         }
     }
 
@@ -117,7 +110,7 @@ impl Overlay {
         let layers = self.layers(node)?;
         let told = hold(&self.table).told_permissions(node)?.ok_or(Errno::STALE)?;
         let (None, Some(lower)) = (layers.upper, layers.lower) else { return Ok(()) };
-        let now = permissions(&self.lower.attributes(&ME, lower, None)?);
+        let now = Permissions::from(&self.lower.attributes(&ME, lower, None)?);
         if still_grant(told, now) { Ok(()) } else { Err(Errno::STALE) }
     }
 }

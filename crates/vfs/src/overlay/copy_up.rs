@@ -13,7 +13,7 @@
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::attributes::{copy_attributes, permissions};
+use super::attributes::copy_attributes;
 use super::closed::Directory;
 use super::content::{Copied, Open};
 use super::copying::{Halfway, Turn};
@@ -108,7 +108,7 @@ impl Overlay {
         if is_regular(&attributes) {
             return Err(Errno::AGAIN);
         }
-        hold(&self.table).brought_up_with(node, permissions(&attributes));
+        hold(&self.table).brought_up_with(node, (&attributes).into());
         let (work, temporary) = (self.work(), self.temporary());
         let made = self.make_like(lower, &attributes, (work, &temporary));
         let put = made.and_then(|made| {
@@ -162,7 +162,7 @@ impl Overlay {
         if self.may_be_misled(context) && !grants_the_same(&before, &source) {
             return Err(Errno::STALE);
         }
-        hold(&self.table).brought_up_with(node, permissions(&source));
+        hold(&self.table).brought_up_with(node, (&source).into());
         let copy = self.copy_file(context, &turn, (lower, source), length)?;
         let upper = copy.entry.node;
         // The host may restrict a file and then write into it. No copy may have that content with the old permissions.

@@ -37,6 +37,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
+use crate::xattr_names::OF_USERS;
 use crate::{
     Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
     OpenHandle, SetAttributes, Statistics, WriteKind, hold, not_supported,
@@ -45,9 +46,6 @@ use table::{Layers, Table};
 use work::Place;
 
 const ME: Context<'static> = Context::SERVER;
-
-/// The prefix of extended attributes whose reading needs read permission on the file.
-const USERS_XATTR: &[u8] = b"user.";
 
 /// The prefixes of extended attributes that are overlayfs's own, for root and users, and of those that identify an
 /// upper layer's source.
@@ -537,7 +535,7 @@ impl FileSystem for Overlay {
         if is_own(name) {
             return Err(Errno::NODATA);
         }
-        if name.starts_with(USERS_XATTR) {
+        if name.starts_with(OF_USERS) {
             self.require_told(context, node)?;
         }
         self.read_from(node, |layer, node| layer.get_xattr(context, node, name))

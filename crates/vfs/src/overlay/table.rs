@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use crate::accessed::{Accessed, Credit};
 use crate::host::Permissions;
 use crate::slab::Slab;
+use crate::told::Told;
 use crate::{HandleId, NodeId};
 
 /// Set in the inode numbers of what was created in the upper layer, so that they differ from lower ones.
@@ -35,17 +36,23 @@ struct Node {
     /// Whether clients' attributes are still valid; see [`Accessed`].
     accessed: Accessed,
     told: Told,
+    /// Whether it was copied up with other permissions than clients saw last.
+    is_told_otherwise: bool,
 }
 
-/// The permissions that clients saw last.
-#[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    /// `None` before the first time.
-    permissions: Option<Permissions>,
-    /// Whether it was copied up with other permissions since.
-    is_old: bool,
-    /// Whether the host changed them while the client knew the node.
-    is_contested: bool,
+impl Node {
+    /// A node that was looked up once.
+    fn new(layers: Layers) -> Node {
+        Node {
+            layers,
+            lookups: 1,
+            children: 0,
+            place: None,
+            accessed: Accessed::default(),
+            told: Told::default(),
+            is_told_otherwise: false,
+        }
+    }
 }
 
 /// The nodes that a client knows.
@@ -65,8 +72,7 @@ impl Table {
         let mut table = Table { nodes: Slab::new(), by_upper, by_place, credit: Credit::default() };
         let (lower, upper) = (Some(NodeId::ROOT), Some(upper));
         let layers = Layers { lower, upper, is_directory: true, nameless: None, inode };
-        let (accessed, told) = (Accessed::default(), Told::default());
-        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None, accessed, told });
+        table.nodes.insert(Node::new(layers));
         table
     }
 
@@ -167,33 +173,32 @@ impl Table {
 
     /// Records the permissions that a client sees.
     pub fn tell_permissions(&mut self, node: NodeId, permissions: Permissions) {
-        if let Ok(index) = self.index(node)
-            && let Some(node) = self.nodes.get_mut(index)
-        {
-            let is_other = node.told.permissions.is_some_and(|before| before != permissions);
-            let is_contested = node.told.is_contested || is_other;
-            node.told = Told { permissions: Some(permissions), is_old: false, is_contested };
-        }
+        self.update_told(node, |told| told.tell(permissions));
     }
 
     /// Records the permissions that a client has changed, and sees now.
     pub fn tell_changed_permissions(&mut self, node: NodeId, permissions: Permissions) {
+        self.update_told(node, |told| told.tell_changed(permissions));
+    }
+
+    fn update_told(&mut self, node: NodeId, update: impl FnOnce(&mut Told)) {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
         {
-            node.told = Told { permissions: Some(permissions), is_old: false, ..node.told };
+            update(&mut node.told);
+            node.is_told_otherwise = false;
         }
     }
 
     /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested).
     pub fn is_contested(&self, node: NodeId) -> bool {
-        self.get(node).is_ok_and(|node| node.told.is_contested)
+        self.get(node).is_ok_and(|node| node.told.is_contested())
     }
 
     /// The permissions that clients saw last; `None` if the node was copied up with others since.
     pub fn told_permissions(&self, node: NodeId) -> Result<Option<Permissions>, Errno> {
-        let told = self.get(node)?.told;
-        Ok(if told.is_old { None } else { Some(told.permissions.unwrap_or_default()) })
+        let node = self.get(node)?;
+        Ok(if node.is_told_otherwise { None } else { Some(node.told.permissions().unwrap_or_default()) })
     }
 
     /// Records the permissions of a node's copy.
@@ -201,7 +206,7 @@ impl Table {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
         {
-            node.told.is_old |= node.told.permissions.unwrap_or_default() != permissions;
+            node.is_told_otherwise |= node.told.permissions().unwrap_or_default() != permissions;
         }
     }
 
@@ -257,11 +262,8 @@ impl Table {
                 (index, surplus)
             }
             None => {
-                let layers = found;
-                let (accessed, told) = (Accessed::default(), Told::default());
-                let node = Node { layers, lookups: 1, children: 0, place: None, accessed, told };
-                let index = self.nodes.insert(node).ok_or(Errno::NFILE)?;
-                if let Some(upper) = layers.upper {
+                let index = self.nodes.insert(Node::new(found)).ok_or(Errno::NFILE)?;
+                if let Some(upper) = found.upper {
                     self.by_upper.insert(upper, index);
                 }
                 (index, Layers { lower: None, upper: None, ..found })

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::attributes::{ACCESS_ACL, DEFAULT_ACL, copy_attributes, optional};
+use super::attributes::{copy_attributes, optional};
 use super::closed::{self, Directory};
 use super::listing::read_all;
 use super::{ME, Overlay, hold};
+use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
 use crate::{Attributes, Context, Entry, FileSystem, NewNode, NodeId, OpenHandle, SetAttributes};
 
 /// The names of upper layer and work directory, as mount(8) takes them, in the directory that holds both.

@@ -34,8 +34,15 @@ impl Served {
     }
 
     pub fn with(options: NinepOptions) -> Served {
+        Served::of(HostOptions { locks: true, ..HostOptions::default() }, options)
+    }
+
+    pub fn of_host(host: HostOptions) -> Served {
+        Served::of(host, NinepOptions::default())
+    }
+
+    fn of(host: HostOptions, options: NinepOptions) -> Served {
         let directory = tempfile::tempdir().unwrap();
-        let host = HostOptions { locks: true, ..HostOptions::default() };
         let file_system = HostDirectory::new(directory.path(), host).unwrap();
         Served { server: Arc::new(server_of(Arc::new(file_system), options)), directory }
     }
