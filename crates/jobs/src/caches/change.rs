@@ -244,7 +244,7 @@ fn is_changed(base: &Tree, current: &Tree, difference: &Difference) -> bool {
     let now = current.lookup(&difference.path);
     match (difference.old, now) {
         (None, None) => false,
-        (Some(old), Some(now)) => !Identity::of(base.inode(old)).is(current.inode(now)),
+        (Some(old), Some(now)) => !Identity::of(base, old).is(current, now),
         // Several runs make the same directories.
         (None, Some(now)) => {
             let both = difference.new.is_some() && current.inode(now).file_type() == FileType::Directory;

@@ -127,7 +127,7 @@ impl<'a> Draft<'a> {
             }
             let node = &mut draft.nodes[way.last().copied().unwrap_or(0)];
             node.mark = if difference.new.is_some() { Mark::Changed } else { Mark::Deleted };
-            let was = difference.old.map(|id| Identity::of(base.inode(id)));
+            let was = difference.old.map(|id| Identity::of(base, id));
             node.was = facts.was(&difference.path).unwrap_or(was);
             (node.old, node.new) = (difference.old, difference.new);
         }

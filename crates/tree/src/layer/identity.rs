@@ -2,29 +2,38 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attributes, FileType, Inode, Timestamp, Tree};
+use crate::{Attributes, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
 
 /// What a tree had at a path. Two states are the same if no attribute changed. A directory's times change with the
-/// names in it, so for a directory only inode number, permissions and owner count.
+/// names in it, so for a directory only inode number, permissions, owner and extended attributes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Identity {
     mode: u32,
     owner: (u32, u32),
     ino: u64,
-    size: u64,
+    /// A file's size in bytes. Of a directory, a digest of its extended attributes, or [`UNKNOWN`].
+    size_or_xattrs: u64,
     mtime: (i64, u32),
     ctime: (i64, u32),
 }
 
+/// The digest of extended attributes that a layer of version 1 did not record.
+const UNKNOWN: u64 = u64::MAX;
+
 impl Identity {
     /// The identity of an inode of a scan.
-    pub fn of(inode: &Inode) -> Identity {
+    pub fn of(tree: &Tree, id: InodeId) -> Identity {
+        let inode = tree.inode(id);
         let time = |time: crate::Timestamp| (time.seconds, time.nanoseconds);
+        let size_or_xattrs = match inode.file_type() {
+            FileType::Directory => digest(tree.xattrs(inode.xattrs())),
+            _ => inode.size(),
+        };
         Identity {
             mode: inode.mode(),
             owner: (inode.uid(), inode.gid()),
             ino: inode.source_ino(),
-            size: inode.size(),
+            size_or_xattrs,
             mtime: time(inode.mtime()),
             ctime: time(inode.ctime()),
         }
@@ -48,14 +57,39 @@ impl Identity {
         Attributes { mode, uid, gid, mtime, size: now.size(), ..*above }
     }
 
-    /// Whether `inode` is the same inode in the same state.
-    pub fn is(&self, inode: &Inode) -> bool {
-        let now = Identity::of(inode);
-        if FileType::from_mode(self.mode) == Some(FileType::Directory) {
-            return (self.mode, self.owner, self.ino) == (now.mode, now.owner, now.ino);
+    /// Whether an inode is the same one in the same state.
+    pub fn is(&self, tree: &Tree, id: InodeId) -> bool {
+        let now = Identity::of(tree, id);
+        if self.is_directory() {
+            return self.ino == now.ino && self.has_attributes_of(&now);
         }
         *self == now
     }
+
+    /// Whether a directory has the permissions, owner and extended attributes of another one.
+    pub(super) fn has_attributes_of(&self, other: &Identity) -> bool {
+        let has_xattrs = self.size_or_xattrs == UNKNOWN || self.size_or_xattrs == other.size_or_xattrs;
+        (self.mode, self.owner) == (other.mode, other.owner) && has_xattrs
+    }
+
+    /// The identity as a layer of version 1 has it, in which directories have no digest.
+    pub(super) fn of_version_1(self) -> Identity {
+        Identity { size_or_xattrs: if self.is_directory() { UNKNOWN } else { self.size_or_xattrs }, ..self }
+    }
+
+    fn is_directory(&self) -> bool {
+        FileType::from_mode(self.mode) == Some(FileType::Directory)
+    }
+}
+
+/// A digest of extended attributes, in any order; never [`UNKNOWN`].
+fn digest(xattrs: &[Xattr]) -> u64 {
+    let mut sorted: Vec<&Xattr> = xattrs.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    let sum = sorted.iter().flat_map(|xattr| [&xattr.name, &xattr.value]).fold(0, |sum, bytes| {
+        crc32c::crc32c_append(crc32c::crc32c_append(sum, &(bytes.len() as u64).to_le_bytes()), bytes)
+    });
+    (xattrs.len() as u64 & 0x7fff_ffff) << 32 | u64::from(sum)
 }
 
 /// A file of the lower tree that lends its bytes, or one of its names.
@@ -69,7 +103,35 @@ pub struct Lender {
 
 impl Lender {
     /// The inode `id` of `tree`, with its path.
-    pub fn of(tree: &Tree, id: crate::InodeId) -> Lender {
-        Lender { path: tree.path(id), identity: Identity::of(tree.inode(id)) }
+    pub fn of(tree: &Tree, id: InodeId) -> Lender {
+        Lender { path: tree.path(id), identity: Identity::of(tree, id) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Builder;
+
+    /// A tree whose root has these extended attributes.
+    fn tree(xattrs: &[(&str, &str)]) -> Tree {
+        let mut builder = Builder::new(&Attributes { mode: 0o040_755, ..Attributes::default() }).unwrap();
+        let xattr =
+            |(name, value): &(&str, &str)| Xattr { name: name.as_bytes().into(), value: value.as_bytes().into() };
+        let set = builder.intern_xattrs(xattrs.iter().map(xattr).collect());
+        builder.set_xattrs(InodeId::ROOT, set).unwrap();
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_directory_with_other_extended_attributes_is_in_another_state() {
+        let before = tree(&[("user.a", "b")]);
+        let identity = Identity::of(&before, InodeId::ROOT);
+        assert!(identity.is(&before, InodeId::ROOT));
+        for other in [&[][..], &[("user.a", "c")], &[("user.ab", "")], &[("user.a", "b"), ("user.c", "")]] {
+            let now = tree(other);
+            assert!(!identity.is(&now, InodeId::ROOT), "{other:?}");
+            assert!(identity.of_version_1().is(&now, InodeId::ROOT), "{other:?}");
+        }
     }
 }

@@ -113,10 +113,9 @@ impl<'a> Merge<'a> {
             let set = builder.intern_xattrs(tree.xattrs(root.xattrs()).to_vec());
             builder.set_xattrs(InodeId::ROOT, set)?;
         }
-        let still =
-            |lender: &super::Lender| lower.lookup(&lender.path).filter(|id| lender.identity.is(lower.inode(*id)));
+        let still = |lender: &super::Lender| lower.lookup(&lender.path).filter(|id| lender.identity.is(lower, *id));
         let mut conflicts = Vec::new();
-        if changed && layer.root.was.is_some_and(|was| !was.is(below)) {
+        if changed && layer.root.was.is_some_and(|was| !was.is(lower, InodeId::ROOT)) {
             conflicts.push(Conflict { path: Vec::new(), below: Below::Changed });
         }
         let lent: Vec<Option<InodeId>> = layer.lenders.iter().map(still).collect();
@@ -178,7 +177,7 @@ impl<'a> Merge<'a> {
         let is_directory = |inode: &crate::Inode| inode.file_type() == FileType::Directory;
         let lower_directory = lower.filter(|_| below.is_some_and(is_directory));
         let upper_directory = is_directory(self.layer.tree.inode(upper.inode));
-        if let Some(what) = self.conflict(below, said, upper_directory) {
+        if let Some(what) = self.conflict(lower.map(|entry| entry.inode), said, upper.inode) {
             let path = join(self.layer.tree.path(directory), upper.name);
             self.conflicts.push(Conflict { path, below: what });
         }
@@ -226,7 +225,9 @@ impl<'a> Merge<'a> {
                 };
                 match was {
                     None => self.conflicts.push(Conflict { path, below: Below::Added }),
-                    Some(was) if !was.is(inode) => self.conflicts.push(Conflict { path, below: Below::Changed }),
+                    Some(was) if !was.is(self.lower, entry.inode) => {
+                        self.conflicts.push(Conflict { path, below: Below::Changed })
+                    }
                     Some(_) => {}
                 }
                 if inode.file_type() == FileType::Directory {
@@ -241,20 +242,25 @@ impl<'a> Merge<'a> {
     }
 
     /// Whether the lower tree changed a name that the layer changed too.
-    fn conflict(&self, below: Option<&crate::Inode>, said: Name, upper_directory: bool) -> Option<Below> {
+    fn conflict(&self, below: Option<InodeId>, said: Name, upper: InodeId) -> Option<Below> {
+        let is_directory = |tree: &Tree, id: InodeId| tree.inode(id).file_type() == FileType::Directory;
         if said.mark == Mark::Passing {
-            return below.is_none_or(|inode| inode.file_type() != FileType::Directory).then_some(match below {
+            return below.is_none_or(|id| !is_directory(self.lower, id)).then_some(match below {
                 Some(_) => Below::Changed,
                 None => Below::Removed,
             });
         }
         match (said.was, below) {
             (None, None) => None,
-            // Both made a directory: they are merged.
-            (None, Some(inode)) if inode.file_type() == FileType::Directory && upper_directory => None,
+            // Both made a directory: their names are merged.
+            (None, Some(id)) if is_directory(self.lower, id) && is_directory(&self.layer.tree, upper) => {
+                let [below, above] =
+                    [(self.lower, id), (&*self.layer.tree, upper)].map(|(tree, id)| Identity::of(tree, id));
+                (said.mark == Mark::Changed && !above.has_attributes_of(&below)).then_some(Below::Added)
+            }
             (None, Some(_)) => (said.mark == Mark::Changed).then_some(Below::Added),
             (Some(_), None) => (said.mark == Mark::Changed).then_some(Below::Removed),
-            (Some(was), Some(inode)) => (!was.is(inode)).then_some(Below::Changed),
+            (Some(was), Some(id)) => (!was.is(self.lower, id)).then_some(Below::Changed),
         }
     }
 

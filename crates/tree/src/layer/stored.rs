@@ -16,7 +16,8 @@ use super::{Identity, Layer, Lender, Mark, Name, Provenance};
 use crate::{Extent, Extents, InodeId, LoadError, Tree};
 
 const MAGIC: [u8; 8] = *b"INARCHLY";
-const VERSION: u32 = 1;
+/// Version 1 had no digests of directories' extended attributes.
+const VERSION: u32 = 2;
 const HEADER: usize = 16;
 
 /// Why bytes are not a layer.
@@ -104,14 +105,18 @@ impl Layer {
             return Err(LoadLayerError::NotALayer);
         }
         let found = u32::from_le_bytes([v0, v1, v2, v3]);
-        if found != VERSION {
+        if !(1..=VERSION).contains(&found) {
             return Err(LoadLayerError::Version { found });
         }
         if crc32c::crc32c(content) != u32::from_le_bytes([c0, c1, c2, c3]) {
             return Err(LoadLayerError::Checksum);
         }
-        let stored: Stored<'_> =
+        let mut stored: Stored<'_> =
             postcard::from_bytes(content).map_err(|_| LoadLayerError::Damaged("its fields do not fit"))?;
+        if found == 1 {
+            let names = stored.names.iter_mut().filter_map(|(_, was)| was.as_mut());
+            names.chain(stored.hidden.iter_mut().map(|(_, was)| was)).for_each(|was| *was = was.of_version_1());
+        }
         Layer::of(stored)
     }
 

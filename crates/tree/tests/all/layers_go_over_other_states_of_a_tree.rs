@@ -281,9 +281,9 @@ fn assert_nothing_is_lost(lower: &Model, base: &Model, newer: &Model, merged: &M
         let is_there = merged.tree.lookup(path).is_some();
         let named = conflicts.iter().any(|conflict| *conflict == path || is_below(path, conflict));
         let is_deleted = || {
-            let now = tree.inode(tree.lookup(path).unwrap());
-            let known = base.lookup(path).map(|known| Identity::of(base.inode(known)));
-            !newer.names.contains_key(path) && known.is_some_and(|known| known.is(now))
+            let now = tree.lookup(path).unwrap();
+            let known = base.lookup(path).map(|known| Identity::of(&base, known));
+            !newer.names.contains_key(path) && known.is_some_and(|known| known.is(&tree, now))
         };
         assert!(is_there || named || is_deleted(), "{} vanished", String::from_utf8_lossy(path));
     }
@@ -384,6 +384,27 @@ fn what_both_changed_is_named() {
     assert!(merged.tree.lookup(b"d").is_none());
     assert!(merged.tree.lookup(b"e/y").is_some() && merged.tree.lookup(b"e/x").is_none());
     assert_eq!(merged.tree.lookup(b"f"), merged.tree.lookup(b"new"));
+}
+
+/// The names of both are there. If the host's directory is for its owner alone, no one learns of that by a merge.
+#[test]
+fn directories_that_both_made_are_merged_and_named_if_they_differ() {
+    let base = model(&["a"]);
+    let with = |number: u64, mode: u32, name: &str| {
+        let mut model = base.clone();
+        let directory = Node { number, directory: true, content: number, mode, stamp: 50 };
+        model.nodes.insert(number, directory);
+        model.names.insert(b"d".to_vec(), number);
+        let file = Node { number: number + 1, directory: false, content: number, mode: 0o644, stamp: 50 };
+        model.nodes.insert(number + 1, file);
+        model.names.insert([b"d/", name.as_bytes()].concat(), number + 1);
+        model
+    };
+    for (mode, expected) in [(0o700, vec!["d Added"]), (0o755, vec![])] {
+        let merged = merge(&with(800, mode, "y").tree().0, &layer_of(&base, &with(900, 0o755, "x"))).unwrap();
+        assert_eq!(told(&merged), expected);
+        assert!(["d/x", "d/y"].iter().all(|path| merged.tree.lookup(path.as_bytes()).is_some()));
+    }
 }
 
 /// If the layer changed only attributes of a file, the others are as they are now: `make` must see that content written
