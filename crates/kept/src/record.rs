@@ -74,7 +74,7 @@ impl Record {
 impl Record {
     /// The record after a failed sync: what applies made may be torn, as after a reboot.
     pub fn in_doubt(self) -> Record {
-        let applied = self.applied.map(|_| Applied { boot: UNKNOWN_BOOT.to_owned() });
+        let applied = self.applied.map(|applied| Applied { boot: UNKNOWN_BOOT.to_owned(), ..applied });
         let made = self.made.map(|made| Made { boot: UNKNOWN_BOOT.to_owned(), ..made });
         Record { applied, made, ..self }
     }
@@ -120,6 +120,9 @@ pub struct Applying {
 pub struct Applied {
     /// The start of the machine that it happened after, as `/proc/sys/kernel/random/boot_id` names it.
     pub boot: String,
+    /// The mounts that the trees' roots were on, by ordinal ([`mount_of`](super::volume::mount_of)).
+    #[serde(default)]
+    pub mounts: HashMap<u8, u64>,
 }
 
 /// What applies of a run made on the host.
@@ -229,7 +232,7 @@ mod tests {
     fn after_a_failed_wait_for_the_disk_nothing_is_known_to_be_there() {
         let now = boot().unwrap();
         let made = Made { token: "t".to_owned(), boot: now.clone(), ..Made::default() };
-        let record = Record { applied: Some(Applied::now().unwrap()), made: Some(made), ..Record::begun() };
+        let record = Record { applied: Some(Applied::now(&[]).unwrap()), made: Some(made), ..Record::begun() };
         assert_eq!(record.applied.as_ref().map(|applied| &applied.boot), Some(&now));
         let doubted = record.in_doubt();
         assert!(doubted.applied.is_some_and(|applied| applied.boot != now));

@@ -2,8 +2,9 @@
 //!
 //! What an apply writes is first in the host's page cache, as with any copy. So the guest's writes stay until the
 //! data is on the disk: the next command syncs the trees, and then drops the writes. If the machine was rebooted in
-//! between, it may have crashed, so every file is compared with what was applied. The same happens after a failed
-//! sync, because the kernel reports a failed write once and lets the next sync succeed.
+//! between, it may have crashed, so every file is compared with what was applied. The same happens if a tree's file
+//! system was mounted again, because it may have been taken away, and after a failed sync, because the kernel reports a
+//! failed write once and lets the next sync succeed.
 
 use std::fs;
 use std::path::Path;
@@ -11,19 +12,36 @@ use std::path::Path;
 use super::KeptRun;
 use super::apply::{first_missing, make_durable};
 use super::diff::RunDiff;
-use super::record::{Applied, Record, UNKNOWN_BOOT};
+use super::record::{Applied, KeptTree, Record, UNKNOWN_BOOT};
+use super::volume::mount_of;
 use crate::KeptError;
 
 impl Applied {
-    /// An apply that ends now.
-    pub fn now() -> Result<Applied, KeptError> {
-        Ok(Applied { boot: boot()? })
+    /// An apply to these trees that ends now.
+    pub fn now(trees: &[KeptTree]) -> Result<Applied, KeptError> {
+        let written = trees.iter().filter(|tree| !tree.read_only);
+        let mounts = written.filter_map(|tree| Some((tree.ordinal, mount_of(&tree.source())?))).collect();
+        Ok(Applied { boot: boot()?, mounts })
+    }
+
+    /// Whether the trees are on the mounts on which they were. What a file system had not written when it was taken
+    /// away is nowhere, and syncing its next mount says nothing of that.
+    pub fn is_on_same_mounts(&self, trees: &[KeptTree]) -> bool {
+        let is_same = |tree: &KeptTree| {
+            self.mounts.get(&tree.ordinal).is_none_or(|mount| mount_of(&tree.source()) == Some(*mount))
+        };
+        trees.iter().all(is_same)
     }
 }
 
 /// Drops the guest's writes of a run if everything was applied.
 pub fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
-    let Some(record) = run.record.clone() else { return Ok(()) };
+    let Some(mut record) = run.record.clone() else { return Ok(()) };
+    let Some(applied) = &record.applied else { return Ok(()) };
+    if applied.boot == boot()? && !applied.is_on_same_mounts(&record.trees) {
+        record = record.in_doubt();
+        run.save(record.clone())?;
+    }
     let Some(applied) = &record.applied else { return Ok(()) };
     let is_new_boot = applied.boot != boot()?;
     let writable = || record.trees.iter().filter(|tree| !tree.read_only);
@@ -33,7 +51,7 @@ pub fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
         && let Some(path) = first_missing(run, &record, diff)?
     {
         let since = match applied.boot == UNKNOWN_BOOT {
-            true => "the disk failed after",
+            true => "the disk failed or was mounted again after",
             false => "the machine was started again since",
         };
         return Err(KeptError::Lost { since, name: run.name().to_owned(), path });

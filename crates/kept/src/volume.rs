@@ -7,8 +7,9 @@
 //! not distinguished.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags, fstat, fstatvfs, major, minor, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, fstat, fstatvfs, major, minor, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -54,13 +55,21 @@ fn encoded(device: u64) -> u64 {
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
+/// The mount that a path is on, by a number that is not used again before the machine's next start (`STATX_MNT_ID_UNIQUE`,
+/// Linux 6.8). `None` if nothing is at the path, or the kernel has no such numbers.
+pub fn mount_of(path: &Path) -> Option<u64> {
+    const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let found = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
+    (found.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(found.stx_mnt_id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
     use std::process::Command;
 
     use super::super::KeptTree;
+    use super::super::spent::settle;
     use super::super::staged::Staged;
     use super::*;
 
@@ -113,6 +122,23 @@ mod tests {
             staged.run.refuse_another_volume(&now).unwrap();
             assert!(staged.apply().unwrap().complete);
             assert_eq!(fs::read(at.join("new")).unwrap(), b"of the guest");
+        }
+        if first.contains(&"loop") && mount_of(at).is_some() {
+            let is_empty =
+                |staged: &Staged| staged.run.files(0).load_layer().unwrap().is_none_or(|layer| layer.is_empty());
+            // The disk was taken away before it was written, and is another one, or nowhere.
+            settle(&mut staged.run).unwrap_err();
+            let mounted = Mounted::new(other, at).unwrap();
+            settle(&mut staged.run).unwrap_err();
+            drop(mounted);
+            assert!(!is_empty(&staged), "the only copy may be in the run");
+            let _mounted = Mounted::new(first, at).unwrap();
+            fs::write(at.join("new"), "").unwrap();
+            let refusal = settle(&mut staged.run).unwrap_err().to_string();
+            assert!(refusal.contains("was mounted again after the kept run"), "{refusal}");
+            fs::write(at.join("new"), "of the guest").unwrap();
+            settle(&mut staged.run).unwrap();
+            assert!(is_empty(&staged));
         }
         true
     }

@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::host::{Directory, mtime};
+use super::host::{Directory, file_type, mtime};
 use super::make::{MakeError, host};
 use super::object::{Identity, path_of};
 use crate::OwnersBack;
@@ -71,6 +71,9 @@ impl Lost {
 
 /// Set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const CAPABILITIES: &[u8] = b"security.capability";
 
 /// An object on the host that gets attributes.
 #[derive(Clone, Copy)]
@@ -139,38 +142,41 @@ pub(super) fn set_attributes(
             result => result.map_err(host("set the owner of"))?,
         }
     }
-    let inherited = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"].into_iter().filter(|_| inherits);
-    let unwanted = wanted.unwanted.iter().map(|name| &name[..]).filter(|_| aspects.xattrs);
-    for name in unwanted.chain(inherited) {
-        // It may not be there.
-        let _ = target.remove_xattr(name);
-    }
-    // A file of another owner gets no set-ID bits.
     let has_mode = if aspects.mode { inode.mode() } else { there.st_mode };
+    let inherited = [ACCESS_ACL, b"system.posix_acl_default"].into_iter().filter(|_| inherits);
+    let unwanted = wanted.unwanted.iter().map(|name| &name[..]).filter(|_| aspects.xattrs);
+    let narrowed = remove_xattrs(target, unwanted.chain(inherited), (&there, has_mode), lost)?;
+    // A file of another owner gets no set-ID bits.
     let is_another = if aspects.mode { !is_owned } else { owner_differs && aspects.owner };
     let is_denied = is_another && inode.file_type() != FileType::Directory;
     let denied = if is_denied { has_mode & SET_ID } else { 0 };
     let mode = has_mode & 0o7777 & !denied;
+    let xattrs = if aspects.xattrs { wanted.tree.xattrs(inode.xattrs()) } else { &[] };
+    let is_new = |xattr: &&Xattr| !had.contains(xattr);
+    let list = xattrs.iter().filter(is_new).find(|xattr| *xattr.name == *ACCESS_ACL);
+    // Until the ACL is set, and if it cannot be set, the group has no more than the ACL gives it.
+    let mode = list.filter(|_| aspects.mode).map_or(mode, |list| without_mask(mode, &list.value));
     // The change of the owner, or the removal of an ACL, may have changed them.
     let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
-    // Until a file that is not new has its owner and its bits, the previous owner may write to it.
-    let gives_rights = mode & SET_ID != 0 && inode.file_type() == FileType::Regular;
-    if gives_rights && !target.is_unwritten()? {
+    let is_capable = is_owned && xattrs.iter().filter(is_new).any(|xattr| *xattr.name == *CAPABILITIES);
+    // Until a file has its owner and its bits, its owner or the previous one may write to it, unless it has no name.
+    let gives_rights = (mode & SET_ID != 0 || is_capable) && inode.file_type() == FileType::Regular;
+    if gives_rights && !target.is_unwritten(&there)? {
         return Err(MakeError::Changed);
     }
-    if inode.file_type() != FileType::Symlink && (mode_differs || (owner_differs && aspects.owner) || inherits) {
+    let is_changed = mode_differs || narrowed || (owner_differs && aspects.owner) || inherits;
+    if inode.file_type() != FileType::Symlink && is_changed {
         target.chmod(mode).map_err(host("set the permissions of"))?;
     }
     // From here on a write clears the bits; see write(2).
-    if gives_rights && !target.is_unwritten()? {
+    if gives_rights && !target.is_unwritten(&there)? {
         target.chmod(mode & !SET_ID).map_err(host("set the permissions of"))?;
         return Err(MakeError::Changed);
     }
     let mut without = denied != 0;
-    let xattrs = if aspects.xattrs { wanted.tree.xattrs(inode.xattrs()) } else { &[] };
-    for xattr in xattrs.iter().filter(|xattr| !had.contains(xattr)) {
+    for xattr in xattrs.iter().filter(is_new) {
         let mut value = xattr.value.to_vec();
-        if *xattr.name == *b"security.capability" && !is_owned {
+        if *xattr.name == *CAPABILITIES && !is_owned {
             without = true;
             let _ = target.remove_xattr(&xattr.name);
             continue;
@@ -184,11 +190,52 @@ pub(super) fn set_attributes(
             result => result.map_err(host("set the extended attributes of"))?,
         }
     }
+    // From here on a write removes the capabilities, too.
+    if is_capable && gives_rights && !target.is_unwritten(&there)? {
+        let kept = target.remove_xattr(CAPABILITIES).and_then(|()| target.chmod(mode & !SET_ID));
+        kept.map_err(host("take the capabilities of"))?;
+        return Err(MakeError::Changed);
+    }
     lost.privileges += u64::from(without);
     if aspects.mtime {
         set_time(target, inode, &there)?;
     }
     Ok(Identity::of(&there))
+}
+
+/// Removes extended attributes, which may not be there, of what is to have the permissions `mode`. Before an ACL goes,
+/// the group loses the bits that `mode` does not have: without an ACL the bits of its mask are the group's. Returns
+/// whether it lost any.
+fn remove_xattrs<'n>(
+    target: Target<'_>,
+    names: impl Iterator<Item = &'n [u8]>,
+    (there, mode): (&Stat, u32),
+    lost: &mut Lost,
+) -> Result<bool, MakeError> {
+    let mut narrowed = false;
+    for name in names {
+        let common = there.st_mode & 0o7777 & (mode | !0o070);
+        if name == ACCESS_ACL && common != there.st_mode & 0o7777 && file_type(there) != Some(FileType::Symlink) {
+            target.chmod(common).map_err(host("set the permissions of"))?;
+            narrowed = true;
+        }
+        match target.remove_xattr(name) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(Errno::PERM | Errno::ACCESS) => lost.xattrs += 1,
+            Err(errno) => return Err(MakeError::Host("remove the extended attributes of", errno)),
+        }
+    }
+    Ok(narrowed)
+}
+
+/// A mode without the mask of an ACL (`include/uapi/linux/posix_acl_xattr.h`): the group has what both grant it.
+fn without_mask(mode: u32, list: &[u8]) -> u32 {
+    const GROUP_OBJ: u16 = 0x04;
+    let entries = list.get(4..).unwrap_or_default().as_chunks::<8>().0;
+    let group = entries.iter().find_map(|[t0, t1, p0, p1, ..]| {
+        (u16::from_le_bytes([*t0, *t1]) == GROUP_OBJ).then(|| u32::from(u16::from_le_bytes([*p0, *p1])))
+    });
+    mode & (!0o070 | (group.unwrap_or(0) & 7) << 3)
 }
 
 fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeError> {
@@ -212,8 +259,8 @@ impl Target<'_> {
     }
 
     /// Whether nothing was written to it since it was looked at.
-    fn is_unwritten(self) -> Result<bool, MakeError> {
-        let Target::Held(file, directory, there) = self else { return Ok(true) };
+    fn is_unwritten(self, there: &Stat) -> Result<bool, MakeError> {
+        let (Target::Open(file, directory) | Target::Held(file, directory, _)) = self;
         let is = directory.stat_of(file).map_err(host("look at"))?;
         Ok(is.st_size == there.st_size && mtime(&is) == mtime(there))
     }

@@ -158,6 +158,9 @@ impl Decision<'_, '_> {
         if difference.aspects.owner && !is_owner(was.uid(), was.gid()) && !is_owner(is.uid(), is.gid()) {
             return Verdict::Refused("its owner changed on the host".to_owned());
         }
+        if self.facts.contested.contains(&i) {
+            return Verdict::Refused("its extended attributes changed on the host".to_owned());
+        }
         Verdict::Attributes
     }
 

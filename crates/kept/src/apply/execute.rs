@@ -38,6 +38,8 @@ pub(super) struct Outcome {
     pub touched: HashMap<Vec<u8>, Seen>,
     /// A sync failed. The kernel reports a failed write once, so a later sync proves nothing.
     pub in_doubt: bool,
+    /// Attributes of something that is in its place could not be set, for a reason that may pass.
+    pub unfinished: bool,
     /// What stays under temporary names, by path, with its identity if nobody needs it any more.
     pub beside: HashMap<Vec<u8>, Option<Seen>>,
 }
@@ -462,6 +464,15 @@ impl<'a> Executor<'_, 'a> {
         is_placed
     }
 
+    /// What is in its place without all its attributes is not applied.
+    fn note_attributes(&mut self, i: usize, set: Result<(), MakeError>) {
+        self.outcome.unfinished |= matches!(set, Err(MakeError::Host(..)));
+        match self.note(i, set) {
+            true => self.outcome.done.insert(i),
+            false => self.outcome.done.remove(&i),
+        };
+    }
+
     fn note(&mut self, i: usize, result: Result<(), MakeError>) -> bool {
         let Err(error) = result else { return true };
         let path = self.sides().path(i).to_owned();
@@ -512,7 +523,7 @@ impl<'a> Executor<'_, 'a> {
         for i in linked {
             if self.placed.contains(&i) && !self.failed.contains(&i) {
                 let set = self.worker.attributes(i, true);
-                self.note(i, set);
+                self.note_attributes(i, set);
             }
         }
         let sides = task.sides;
@@ -529,9 +540,7 @@ impl<'a> Executor<'_, 'a> {
             match i {
                 Some(i) => {
                     let set = self.worker.attributes(i, false);
-                    if self.note(i, set) {
-                        self.outcome.done.insert(i);
-                    }
+                    self.note_attributes(i, set);
                 }
                 // The time of a directory that is no difference does not matter to anybody.
                 None => drop(self.worker.directory_time(path)),

@@ -93,6 +93,8 @@ pub(super) struct Facts {
     pub crowded: HashMap<usize, Vec<u8>>,
     /// New objects whose directory neither is on the host nor will be made.
     pub homeless: HashSet<usize>,
+    /// Directories of which both sides changed an extended attribute.
+    pub contested: HashSet<usize>,
     /// As [`Progress::touched`], and up to date since leftovers were put in order.
     pub touched: HashMap<Vec<u8>, Seen>,
 }
@@ -139,6 +141,9 @@ impl<'l, 'a> Look<'l, 'a> {
             }
             if *chosen && self.sides.takes_directory(i) && stat.is_some_and(|stat| is_directory(&stat)) {
                 facts.crowded.extend(self.stranger_in(i).map(|name| (i, name)));
+            }
+            if *chosen && matches!(found, Found::Scanned { .. }) && self.is_contested(i) {
+                facts.contested.insert(i);
             }
             if *chosen && found == Found::Nothing && !self.has_directory(i) {
                 facts.homeless.insert(i);
@@ -467,6 +472,32 @@ impl<'l, 'a> Look<'l, 'a> {
         let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
         let mut gone = had.iter().filter(|xattr| wanted.iter().all(|other| other.name != xattr.name));
         wanted.iter().all(is_set) && gone.all(|xattr| directory.xattr(&name, &xattr.name) == Ok(None))
+    }
+
+    /// Whether the host changed an extended attribute of a directory that the guest changed otherwise.
+    fn is_contested(&mut self, i: usize) -> bool {
+        let sides = self.sides;
+        let is_changed = sides.differences.get(i).is_some_and(|difference| difference.aspects.xattrs);
+        let (Some((_, was)), Some((_, is))) = (sides.old(i), sides.new_inode(i)) else { return false };
+        if !is_changed || !sides.in_place(i) || is.file_type() != FileType::Directory {
+            return false;
+        }
+        let Ok((directory, name)) = self.host.seen(sides.path(i)) else { return false };
+        let (had, has) = (sides.base.xattrs(was.xattrs()), sides.guest.xattrs(is.xattrs()));
+        let on_host = |xattrs: &[Xattr], name: &[u8]| {
+            let mut value = xattrs.iter().find(|xattr| *xattr.name == *name)?.value.to_vec();
+            if name.starts_with(b"system.posix_acl_") {
+                sides.owners.acl(&mut value);
+            }
+            Some(value)
+        };
+        let is_others = |xattr: &&Xattr| {
+            // What cannot be read cannot be set either.
+            let Ok(there) = directory.xattr(&name, &xattr.name) else { return false };
+            there != on_host(had, &xattr.name) && there != on_host(has, &xattr.name)
+        };
+        let removed_or_changed = had.iter().filter(|xattr| !has.contains(xattr));
+        removed_or_changed.chain(has.iter().filter(|xattr| !had.contains(xattr))).any(|xattr| is_others(&xattr))
     }
 
     /// A name that the scan did not see in a directory that is to go.

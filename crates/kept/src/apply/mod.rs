@@ -136,12 +136,15 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
 
 /// As [`apply`], for a run that is open.
 pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
-    let Some(record) = run.record.clone() else {
+    let Some(mut record) = run.record.clone() else {
         return Err(KeptError::NoRecord(request.name.clone()));
     };
     let boot = boot()?;
-    if record.applied.as_ref().is_some_and(|applied| applied.boot == boot) {
-        return Ok(ApplyReport { complete: true, ..ApplyReport::default() });
+    if let Some(applied) = record.applied.as_ref().filter(|applied| applied.boot == boot) {
+        if applied.is_on_same_mounts(&record.trees) {
+            return Ok(ApplyReport { complete: true, ..ApplyReport::default() });
+        }
+        record = record.in_doubt();
     }
     let diff = RunDiff::of(run, &record)?;
     let mut report = ApplyReport { notes: diff.notes(), ..ApplyReport::default() };
@@ -177,6 +180,7 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
         beside.extend(outcome.beside.iter().map(|(path, seen)| BesideFile::new(ordinal, path, seen.as_ref())));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
+        work.unfinished = outcome.unfinished;
         work.tell(outcome, &mut report);
     }
     end(run, request, (&mut works, touched, beside), unended, &mut report)?;
@@ -197,6 +201,8 @@ struct Work<'a> {
     applied: HashSet<usize>,
     /// Whether a sync failed.
     in_doubt: bool,
+    /// See [`Outcome::unfinished`].
+    unfinished: bool,
 }
 
 impl<'a> Work<'a> {
@@ -220,8 +226,8 @@ impl<'a> Work<'a> {
         if request.dry_run {
             host.pretend();
         }
-        let (facts, leftovers, plan, applied, in_doubt) = Default::default();
-        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt })
+        let (facts, leftovers, plan, applied, in_doubt, unfinished) = Default::default();
+        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt, unfinished })
     }
 
     /// Looks at the host, decides and plans.
@@ -547,6 +553,10 @@ fn end(
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
     }
+    // The attributes are nowhere but in the run. The apply goes on when it is asked for again.
+    if works.iter().any(|work| work.unfinished) {
+        return run.save(Record { used: now(), ..record });
+    }
     if in_part {
         // What stays is known before anything of the run goes.
         run.save(record.clone())?;
@@ -561,7 +571,7 @@ fn end(
             work.tree.disk.keep_only(&work.rest())?;
         }
     }
-    let applied = report.complete.then(Applied::now).transpose()?;
+    let applied = report.complete.then(|| Applied::now(&record.trees)).transpose()?;
     let applying = unended.zip(record.applying.take()).map(|(unended, applying)| unended.left_by(applying));
     if applying.is_some() {
         report.notes.push(UNENDED.to_owned());

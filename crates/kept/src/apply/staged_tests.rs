@@ -11,6 +11,7 @@ use std::sync::Arc;
 use inarch_block::read_content;
 use inarch_tree::FileType;
 use proptest::prelude::*;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use super::super::staged::{Staged, go_wrong, start};
@@ -389,4 +390,46 @@ fn files_of_a_run_that_claim_one_place_of_its_overlay_stay_behind() {
         assert_eq!(fs::read(host.join("there")).unwrap(), b"the host's");
         assert_eq!(fs::read(host.join("plain")).unwrap(), b"the guest's", "the rest comes");
     }
+}
+
+#[test]
+fn attributes_that_could_not_be_set_are_set_by_the_same_command_again() {
+    let go = |at: Option<u64>| {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, guest) = (dir.path().join("host"), dir.path().join("guest"));
+        for root in [&host, &guest] {
+            fs::create_dir(root).unwrap();
+            fill(root, &[("old", ""), ("old/in", "in")]);
+            set_time(&root.join("old/in"));
+        }
+        fill(&guest, &[("new", ""), ("new/in", "in"), ("file", "bytes")]);
+        for (name, mode) in [("new", 0o711), ("old", 0o700), ("file", 0o640)] {
+            fs::set_permissions(guest.join(name), fs::Permissions::from_mode(mode)).unwrap();
+            setxattr(guest.join(name), "user.name", name.as_bytes(), XattrFlags::empty()).unwrap();
+        }
+        let mut staged = Staged::new(&host, &guest);
+        let fails = at.map(|at| (at..at + 1, Errno::NOSPC));
+        let faults = Arc::new(Faults { root: host.clone(), fails, ..Faults::default() });
+        go_wrong(Some(Arc::clone(&faults)));
+        let report = staged.apply();
+        go_wrong(None);
+        (dir, staged, report, faults.count.load(std::sync::atomic::Ordering::Relaxed))
+    };
+    let (.., calls) = go(None);
+    let mut unfinished = 0;
+    for at in 0..calls {
+        let (dir, mut staged, first, _) = go(Some(at));
+        let has_failed = |(_, reason): &(String, String)| reason.contains("cannot set");
+        unfinished += u32::from(first.is_ok_and(|report| report.failures.iter().any(has_failed)));
+        let report = staged.apply().unwrap();
+        assert!(report.complete, "call {at}: {report:?}");
+        for (name, expected) in [("new", 0o711), ("old", 0o700), ("file", 0o640)] {
+            let path = dir.path().join("host").join(name);
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+            let mut value = [0; 64];
+            let length = getxattr(&path, "user.name", &mut value).unwrap_or(0);
+            assert_eq!((mode, &value[..length]), (expected, name.as_bytes()), "call {at}: {name}");
+        }
+    }
+    assert!(unfinished > 3, "else nothing is checked here");
 }

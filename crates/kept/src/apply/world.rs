@@ -299,14 +299,15 @@ impl World {
         });
         attempt.died = faults.is_dead();
         let in_doubt = attempt.outcome.in_doubt;
+        let goes_on = in_doubt || attempt.outcome.unfinished;
         attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
         // What was applied wholly may be ours, and torn, for as long as the run is kept.
-        memory.0.begun = attempt.died || in_doubt || (asked.is_empty() && attempt.is_whole());
+        memory.0.begun = attempt.died || goes_on || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
             memory.0.restarted = in_doubt;
             memory.0.touched = attempt.outcome.touched.clone();
             memory.0.beside = attempt.outcome.beside.clone();
-            if !in_doubt {
+            if !goes_on {
                 memory.0.forced.clear();
             }
         }

@@ -55,6 +55,39 @@ fn extended_attributes_of_directories_are_the_hosts_but_for_those_that_the_guest
     }
 }
 
+#[test]
+fn an_extended_attribute_of_a_directory_that_both_changed_is_a_conflict() {
+    const NAME: &str = "user.a";
+    for (guests, hosts, is_conflict) in [
+        (Some("the guest's"), Some("the host's"), true),
+        (Some("the guest's"), None, true),
+        (None, Some("the host's"), true),
+        (Some("one"), Some("one"), false),
+        (None, None, false),
+        (Some("the guest's"), Some("scanned"), false),
+    ] {
+        let mut world = World::new(|root| {
+            fill(root, &[("d", ""), ("d/in", "in")]);
+            setxattr(root.join("d"), NAME, b"scanned", XattrFlags::empty()).unwrap();
+        });
+        assert!(world.remove_xattr("d", NAME) && world.write("d/new", b"new"));
+        if let Some(value) = guests {
+            assert!(world.set_xattr("d", NAME, value.as_bytes()));
+        }
+        let d = world.host("d");
+        match hosts {
+            Some(value) => setxattr(&d, NAME, value.as_bytes(), XattrFlags::empty()).unwrap(),
+            None => removexattr(&d, NAME).unwrap(),
+        }
+        let attempt = apply(&mut world, &[]);
+        assert_eq!(matches!(attempt.verdict("d"), Verdict::Refused(_)), is_conflict, "{guests:?} {hosts:?}");
+        let mut bytes = [0; 64];
+        let value = getxattr(&d, NAME, &mut bytes).ok().map(|length| str::from_utf8(&bytes[..length]).unwrap());
+        assert_eq!(value, if is_conflict { hosts } else { guests }, "{guests:?} {hosts:?}");
+        assert_eq!(fs::read(world.host("d/new")).unwrap(), b"new", "the rest comes");
+    }
+}
+
 /// The host's programs of a name that have rights of who does not own them in the guest, and whether all have what the
 /// guest's have.
 fn rights(world: &World) -> (Vec<String>, bool) {

@@ -86,6 +86,64 @@ fn a_file_that_is_written_to_meanwhile_does_not_get_its_owners_rights() {
     assert!(act_before_each(&make, act, &check) > 3);
 }
 
+/// Whether a file can do what only root may.
+fn is_capable(path: &Path) -> bool {
+    rustix::fs::getxattr(path, "security.capability", &mut [0; 64]).is_ok()
+}
+
+#[test]
+fn a_file_that_is_written_to_meanwhile_gets_no_capabilities() {
+    let make = || {
+        let mut world = world(&[("stays", "ours")]);
+        assert!(world.chown("stays", OWNER.0, OWNER.1) && world.set_capabilities("stays"));
+        world
+    };
+    // A write takes them away: later there is nothing to be done.
+    let act: Act = |root| {
+        if !is_capable(&root.join("stays")) {
+            fs::write(root.join("stays"), "theirs").unwrap();
+            fs::write(root.with_file_name("acted"), "").unwrap();
+        }
+    };
+    let check = |world: &World, at: u64| {
+        let is_theirs = fs::read(world.host("stays")).unwrap() == b"theirs";
+        assert!(!is_theirs || !is_capable(&world.host("stays")), "call {at}");
+    };
+    assert!(act_before_each(&make, act, &check) > 3);
+}
+
+#[test]
+fn a_new_program_that_its_owner_writes_to_before_it_is_complete_gets_no_rights() {
+    let make = || {
+        let mut world = world(&[]);
+        assert!(world.write("new", b"ours"));
+        give_rights(&mut world, "new");
+        world
+    };
+    // Its owner can open it by a temporary name, where files without names do not exist.
+    let act: Act = |root| {
+        for file in super::files(root) {
+            let found = fs::symlink_metadata(&file.path).unwrap();
+            if (found.uid(), found.gid()) == OWNER && found.mode() & 0o6000 == 0 && file.bytes == b"ours" {
+                fs::write(&file.path, "theirs").unwrap();
+                fs::write(root.with_file_name("acted"), "").unwrap();
+            }
+        }
+    };
+    let faults = || Faults { lacks: vec![Ability::Unnamed], ..Faults::default() };
+    let calls = make().apply(&mut Memory::default(), &[], faults()).calls;
+    let acted = |at: &u64| {
+        let mut world = make();
+        world.apply(&mut Memory::default(), &[], Faults { acts: Some((*at, act)), ..faults() });
+        for file in super::files(&world.root()).into_iter().filter(|file| file.bytes == b"theirs") {
+            let mode = fs::symlink_metadata(&file.path).unwrap().mode();
+            assert!(mode & 0o6000 == 0 && !is_capable(&file.path), "call {at}: {mode:o}");
+        }
+        world.root().with_file_name("acted").exists()
+    };
+    assert!((0..calls).filter(acted).count() > 0);
+}
+
 #[test]
 fn a_file_in_the_place_of_one_that_moves_is_neither_linked_nor_given_attributes() {
     let make = || {

@@ -168,6 +168,15 @@ impl World {
         is_new
     }
 
+    /// Takes an extended attribute away that something has.
+    pub fn remove_xattr(&mut self, path: &str, name: &str) -> bool {
+        let Some(node) = self.find(path) else { return false };
+        let xattrs = &mut self.nodes[node].xattrs;
+        let before = xattrs.len();
+        xattrs.retain(|xattr| *xattr.name != *name.as_bytes());
+        xattrs.len() < before
+    }
+
     pub fn mkdir(&mut self, path: &str) -> bool {
         self.enter(path, Node::new(Kind::Directory(BTreeMap::new()), 0o040755))
     }
