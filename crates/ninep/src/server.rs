@@ -37,6 +37,8 @@ pub struct NinepOptions {
     pub waiting_locks: usize,
     /// The most bytes of extended attributes that a connection has read or begun to write.
     pub xattr_bytes: usize,
+    /// Whether the first change of a file copies it to an upper layer: such requests hold up no others.
+    pub copies_up: bool,
     /// How long a client may take to send its version; on a listening Unix socket from its first byte on.
     pub negotiation: Duration,
 }
@@ -59,6 +61,7 @@ impl Default for NinepOptions {
             threads: 8,
             waiting_locks: 1024,
             xattr_bytes: 16 << 20,
+            copies_up: false,
             negotiation: Duration::from_secs(30),
         }
     }

@@ -83,7 +83,7 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     let file_system = share.for_many(cover.as_ref())?;
     duty.is_ready((usage + &confined).into());
     mount_points.iter().for_each(|note| duty.note(note));
-    let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
+    let options = NinepOptions { msize: request.msize, copies_up: cover.is_some(), ..NinepOptions::default() };
     let server =
         NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(on_fault(&duty.events));
     let stop = &duty.stop;

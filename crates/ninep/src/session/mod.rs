@@ -33,13 +33,13 @@ use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::server::NinepOptions;
-use crate::wire::{DecodeError, Header, IO_HEADER, Reply, ReplyBuffer, Request, VERSION, VERSION_UNKNOWN, kind};
+use crate::wire::{DecodeError, Header, IO_HEADER, Reply, ReplyBuffer, Request, VERSION, VERSION_UNKNOWN, kind, open};
 use fids::Fids;
 use locks::{Owners, WaitingLocks};
 use outbox::Outbox;
 pub use place::{Export, Shared};
 use tags::{Cancelled, Flushed, Tags};
-use usage::XattrMemory;
+use usage::{Use, XattrMemory};
 
 /// The most bytes of a message before the client has sent its version.
 const FIRST_MESSAGE: u32 = 8192;
@@ -200,7 +200,8 @@ impl<'s> Session<'s> {
             if wary > 0 {
                 self.wary.store(wary - 1, Ordering::Relaxed);
             }
-            if wary > 0 || !is_quick(number) || (!receiver.ahead().is_empty() && is_long(number, &worker.body)) {
+            let takes_long = wary > 0 || !is_quick(number) || self.may_copy(number, &worker.body);
+            if takes_long || (!receiver.ahead().is_empty() && is_long(number, &worker.body)) {
                 return Ok(Some(cancelled));
             }
             let begun = Instant::now();
@@ -209,6 +210,20 @@ impl<'s> Session<'s> {
                 self.wary.store(WARY, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether a request may copy a file to an upper layer.
+    fn may_copy(&self, number: u8, body: &[u8]) -> bool {
+        let sets_value = |fid| {
+            let fid = self.fids.get(fid);
+            fid.is_ok_and(|fid| matches!(fid.usage.as_deref(), Some(Use::NewValue(_))))
+        };
+        self.options.copies_up
+            && match (number, body.as_chunks::<4>().0) {
+                (kind::LOPEN, [_, flags, ..]) => u32::from_le_bytes(*flags) & (open::ACCESS | open::TRUNCATE) != 0,
+                (kind::CLUNK, [fid, ..]) => sets_value(u32::from_le_bytes(*fid)),
+                (number, _) => matches!(number, kind::LCREATE | kind::LINK | kind::RENAMEAT | kind::SETATTR),
+            }
     }
 
     /// Takes the next request from the wire. `None` if the client has ended.

@@ -1,13 +1,18 @@
 //! `Tflush`, `Tlock` and `Tgetlock`: which request waits for which.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::sync::{Arc, Condvar, Mutex};
 
-use crate::support::{Client, Served, lock_request, lock_status, range};
+use crate::support::{Client, Served, lock_request, lock_status, range, server_of};
 use inarch_ninep::NinepOptions;
 use inarch_ninep::wire::{LockRange, Reply, Request, lock};
-use inarch_vfs::{Changes, HostOptions};
+use inarch_vfs::{
+    Changes, Context, FileSystem, HandleId, HostDirectory, HostOptions, MemoryFiles, NodeId, Overlay, not_supported,
+    passes_on,
+};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
+use vm_memory::VolatileSlice;
 
 /// Two clients that have a file open.
 fn two(served: &Served) -> (Client, Client) {
@@ -235,5 +240,79 @@ fn one_flushed_among_a_hundred_leaves_the_others() {
         seen.sort_unstable();
         seen.dedup();
         assert!(seen.len() >= 100, "{seen:?}");
+    }
+}
+
+/// A file system whose content can be read when the gate is open.
+struct Gated {
+    below: HostDirectory,
+    gate: Arc<Gate>,
+}
+
+/// Whether somebody is at the gate, and whether it is open.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn change(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn((bool, bool)) -> bool) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| !until(*state)).unwrap());
+    }
+}
+
+impl FileSystem for Gated {
+    fn read(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        out: &[VolatileSlice<'_>],
+    ) -> Result<usize, Errno> {
+        self.gate.change(|state| state.0 = true);
+        self.gate.wait(|(_, is_open)| is_open);
+        self.below.read(context, node, handle, offset, out)
+    }
+
+    not_supported! { host_file }
+    passes_on! {
+        below: lookup, absence_valid, is_contested, parent, forget, disconnected, attributes, peek_attributes, set_attributes,
+        read_link, make_node, make_directory, make_symlink, link, unlink, remove_directory, rename, open, create,
+        create_unnamed, write, copy_range, flush, fsync, sync, fallocate, seek, release, open_directory, read_directory,
+        release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock, set_lock, statistics, interrupted
+    }
+}
+
+#[test]
+fn a_copy_to_the_upper_layer_holds_up_no_other_request() {
+    for request in [Request::Lopen { fid: 1, flags: 2 }, Request::Link { directory: 0, fid: 1, name: b"link" }] {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), vec![b'x'; 3 << 20]).unwrap();
+        let gate = Arc::new(Gate::default());
+        let below = HostDirectory::new(directory.path(), HostOptions::default()).unwrap();
+        let lower = Gated { below, gate: Arc::clone(&gate) };
+        let overlay = Overlay::new(Arc::new(lower), Arc::new(MemoryFiles::new(16 << 20)), true).unwrap();
+        let options = NinepOptions { copies_up: true, ..NinepOptions::default() };
+        let server = Arc::new(server_of(Arc::new(overlay), options));
+        let mut client = Client::of(&server);
+        client.version(1 << 20);
+        client.attach(0, 0);
+        client.walk(0, 1, "file");
+        client.send(40, &request);
+        gate.wait(|(is_somebody_there, _)| is_somebody_there);
+        client.getattr(0);
+        // The flush is read, and ends the copy after a piece.
+        client.send(41, &Request::Flush { old_tag: 40 });
+        client.getattr(0);
+        gate.change(|state| state.1 = true);
+        while client.receive().unwrap().tag != 41 {}
+        client.getattr(1);
     }
 }
