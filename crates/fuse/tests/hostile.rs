@@ -389,9 +389,13 @@ fn extensions_that_lie_about_their_size_are_refused() {
 
 /// The error of a user's request.
 fn as_user(client: &mut Client, opcode: u32, node: u64, body: &[u8]) -> i32 {
+    by(USER, client, opcode, node, body)
+}
+
+fn by(user: u32, client: &mut Client, opcode: u32, node: u64, body: &[u8]) -> i32 {
     let mut message = message(opcode, node, body);
     let at = offset_of!(InHeader, uid);
-    message[at..at + 4].copy_from_slice(&USER.to_ne_bytes());
+    message[at..at + 4].copy_from_slice(&user.to_ne_bytes());
     client.send(&message, usize::MAX, 4096).expect("an answer").errno
 }
 
@@ -410,18 +414,64 @@ fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
     let file = client.lookup(ROOT, "file").unwrap().nodeid;
     let mode = SetAttrIn { valid: set_attribute::MODE, mode: 0o4755, ..SetAttrIn::default() };
     let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
-    for request in [(opcode::SETATTR, mode.as_bytes()), (opcode::OPEN, open.as_bytes())] {
-        assert_eq!(as_user(&mut client, request.0, file, request.1), 0);
+    let set = with(&SetXattrIn { size: 1, flags: 0 }, &[SetXattrExtIn::default().as_bytes(), b"user.x\0v"].concat());
+    let requests = [
+        (opcode::SETATTR, file, mode.as_bytes().to_vec()),
+        (opcode::OPEN, file, open.as_bytes().to_vec()),
+        (opcode::LINK, ROOT, with(&LinkIn { oldnodeid: file }, b"link\0")),
+        (opcode::SETXATTR, file, set.clone()),
+        (opcode::GETXATTR, file, with(&GetXattrIn { size: 10, padding: 0 }, b"user.x\0")),
+        (opcode::REMOVEXATTR, file, b"user.x\0".to_vec()),
+    ];
+    for (opcode, node, body) in &requests {
+        assert_eq!(as_user(&mut client, *opcode, *node, body), 0, "{opcode}");
     }
+    assert_eq!(as_user(&mut client, opcode::UNLINK, ROOT, b"link\0"), 0);
+    assert_eq!(as_user(&mut client, opcode::SETXATTR, file, &set), 0);
     chown(&path, Some(0), Some(0)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     // The server cannot know that a kernel drops this answer.
     assert_eq!(client.call(opcode::GETATTR, file, &[0; 16]).errno, 0);
-    for request in [(opcode::SETATTR, mode.as_bytes()), (opcode::OPEN, open.as_bytes())] {
-        assert_eq!(as_user(&mut client, request.0, file, request.1), ESTALE);
+    for (opcode, node, body) in &requests {
+        assert_eq!(as_user(&mut client, *opcode, *node, body), ESTALE, "{opcode}");
     }
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(client.call(opcode::OPEN, file, open.as_bytes()).errno, 0, "root may");
+}
+
+#[test]
+fn whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls: only root gives files to others"
+        );
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, "content").unwrap();
+    chown(&path, Some(USER), Some(USER)).unwrap();
+    let mut client = Client::new(directory.path());
+    let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
+    assert_eq!(by(USER - 1, &mut client, opcode::OPEN, file, open.as_bytes()), 0);
+    // For the owner all, for a user and all others nothing.
+    let entry = |tag: u8, permissions: u8, id: u32| [&[tag, 0, permissions, 0][..], &id.to_le_bytes()].concat();
+    let entries = [entry(1, 7, !0), entry(2, 0, 7), entry(4, 0, !0), entry(16, 0, !0), entry(32, 0, !0)].concat();
+    let list = [&[2, 0, 0, 0][..], &entries].concat();
+    let asked = SetXattrIn { size: list.len() as u32, flags: 0 };
+    let set = with(&asked, &[SetXattrExtIn::default().as_bytes(), b"system.posix_acl_access\0", &list].concat());
+    match as_user(&mut client, opcode::SETXATTR, file, &set) {
+        libc::EOPNOTSUPP => {
+            println!(
+                "skipped: whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls: no ACLs here"
+            );
+        }
+        set => {
+            assert_eq!(set, 0);
+            assert_eq!(by(USER - 1, &mut client, opcode::OPEN, file, open.as_bytes()), ESTALE);
+            assert_eq!(as_user(&mut client, opcode::OPEN, file, open.as_bytes()), 0, "the owner may");
+        }
+    }
 }
 
 #[test]

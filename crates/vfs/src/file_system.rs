@@ -93,8 +93,10 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: Option<HandleId>,
     ) -> Result<Attributes, Errno>;
 
-    /// Whether the host changed the owner or the permissions of a node while a client knew it. Such a client's kernel may go on deciding by
-    /// the old ones: Linux drops an answer that another one overtook (`fuse_change_attributes` of its fs/fuse/inode.c).
+    /// Whether the owner or the permissions of a node changed behind the back of a client's kernel, which may go on
+    /// deciding by the old ones. The host changed them while the client knew the node: Linux drops an answer that
+    /// another one overtook (`fuse_change_attributes` of its fs/fuse/inode.c). Or the client changed them by an ACL:
+    /// Linux takes note of that only where it enforces ACLs (`fuse_setxattr` of its fs/fuse/xattr.c).
     fn is_contested(&self, node: NodeId) -> bool;
 
     /// Sets attributes and returns all of them.

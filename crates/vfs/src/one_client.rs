@@ -24,8 +24,10 @@ use crate::passing::PassingOn;
 use crate::slots::{ClientSlots, Slot, Slots};
 use crate::told::Told;
 use crate::xattr_names::OF_USERS;
+use rights::Place;
+
 use crate::{
-    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle,
+    Attributes, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, OpenHandle,
     SetAttributes, Statistics, WriteKind, not_supported,
 };
 
@@ -34,6 +36,8 @@ pub struct OneClient {
     below: Arc<dyn FileSystem>,
     held: RwLock<Held>,
     slots: Option<Arc<ClientSlots>>,
+    /// Whether others change the tree.
+    is_shared: bool,
 }
 
 /// The look-ups and open files of the client.
@@ -50,24 +54,38 @@ struct Held {
 struct Known {
     lookups: u64,
     told: Told,
+    /// The sticky directory and the name there that the client learned of last.
+    place: Option<(NodeId, Box<[u8]>)>,
+}
+
+impl Known {
+    /// Whether it is a directory from which only owners remove names.
+    fn is_sticky(&self) -> bool {
+        self.told.permissions().is_some_and(|permissions| permissions.mode & libc::S_ISVTX != 0)
+    }
 }
 
 impl Held {
     /// For a new client, which knows the root only.
-    fn new(below: &dyn FileSystem) -> Held {
-        let mut root = Known::default();
-        if let Ok(attributes) = below.peek_attributes(&Context::SERVER, NodeId::ROOT, None) {
-            root.told.tell((&attributes).into());
+    fn new(root: Option<&Attributes>) -> Held {
+        let mut known = Known::default();
+        if let Some(root) = root {
+            known.told.tell(root.into());
         }
-        Held { nodes: HashMap::from([(NodeId::ROOT, root)]), files: HashMap::new(), directories: HashMap::new() }
+        Held { nodes: HashMap::from([(NodeId::ROOT, known)]), files: HashMap::new(), directories: HashMap::new() }
     }
+}
+
+fn root_of(below: &dyn FileSystem) -> Option<Attributes> {
+    below.peek_attributes(&Context::SERVER, NodeId::ROOT, None).ok()
 }
 
 impl OneClient {
     /// An adapter for a new client.
     pub fn of(below: Arc<dyn FileSystem>) -> OneClient {
-        let held = RwLock::new(Held::new(&*below));
-        OneClient { below, held, slots: None }
+        let root = root_of(&*below);
+        let is_shared = root.is_none_or(|root| root.valid <= Changes::Host.valid());
+        OneClient { below, held: RwLock::new(Held::new(root.as_ref())), slots: None, is_shared }
     }
 
     /// The same for one of several clients: it may have only as many files open as `all` allows.
@@ -123,12 +141,14 @@ impl OneClient {
         }
     }
 
-    /// Counts a look-up that the client gets.
-    fn learned(&self, entry: Entry) -> Entry {
+    /// Counts a look-up that the client gets, of what is at a place.
+    fn learned(&self, place: Option<Place<'_>>, entry: Entry) -> Entry {
         let mut held = self.held();
+        let place = place.filter(|(parent, _)| held.nodes.get(parent).is_some_and(Known::is_sticky));
         let known = held.nodes.entry(entry.node).or_default();
         known.lookups += 1;
         known.told.tell((&entry.attributes).into());
+        known.place = place.map(|(parent, name)| (parent, name.into()));
         entry
     }
 
@@ -140,8 +160,13 @@ impl OneClient {
         opened
     }
 
-    fn created(&self, (entry, opened): (Entry, OpenHandle), slot: Option<Slot>) -> (Entry, OpenHandle) {
-        (self.learned(entry), self.opened(entry.node, opened, slot))
+    fn created(
+        &self,
+        place: Option<Place<'_>>,
+        (entry, opened): (Entry, OpenHandle),
+        slot: Option<Slot>,
+    ) -> (Entry, OpenHandle) {
+        (self.learned(place, entry), self.opened(entry.node, opened, slot))
     }
 }
 
@@ -160,7 +185,7 @@ impl FileSystem for OneClient {
         if self.of_node(entry.node).is_err() {
             self.require_told(context, parent).inspect_err(|_| below.forget(entry.node, 1))?;
         }
-        Ok(self.learned(entry))
+        Ok(self.learned(Some((parent, name)), entry))
     }
 
     fn absence_valid(&self, parent: NodeId) -> Duration {
@@ -168,12 +193,13 @@ impl FileSystem for OneClient {
     }
 
     fn is_contested(&self, node: NodeId) -> bool {
-        let is_to_client = self.has().nodes.get(&node).is_some_and(|known| known.told.is_contested());
+        let is_contested = |known: &Known| known.told.is_contested();
+        let is_to_client = self.is_shared && self.has().nodes.get(&node).is_some_and(is_contested);
         is_to_client || self.of_node(node).is_ok_and(|below| below.is_contested(node))
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
-        self.of_node(node)?.parent(context, node).map(|entry| self.learned(entry))
+        self.of_node(node)?.parent(context, node).map(|entry| self.learned(None, entry))
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
@@ -191,7 +217,7 @@ impl FileSystem for OneClient {
     }
 
     fn disconnected(&self) {
-        let none = Held::new(&*self.below);
+        let none = Held::new(root_of(&*self.below).as_ref());
         let Held { nodes, files, directories } = std::mem::replace(&mut *self.held(), none);
         for ((node, handle), _slot) in files {
             self.below.release(node, handle, None);
@@ -245,7 +271,7 @@ impl FileSystem for OneClient {
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
         let below = self.of_node(parent)?;
         self.require_told(context, parent)?;
-        below.make_node(context, parent, name, new).map(|entry| self.learned(entry))
+        below.make_node(context, parent, name, new).map(|entry| self.learned(Some((parent, name)), entry))
     }
 
     fn make_directory(
@@ -257,19 +283,19 @@ impl FileSystem for OneClient {
     ) -> Result<Entry, Errno> {
         let below = self.of_node(parent)?;
         self.require_told(context, parent)?;
-        below.make_directory(context, parent, name, new).map(|entry| self.learned(entry))
+        below.make_directory(context, parent, name, new).map(|entry| self.learned(Some((parent, name)), entry))
     }
 
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
         let below = self.of_node(parent)?;
         self.require_told(context, parent)?;
-        below.make_symlink(context, parent, name, target).map(|entry| self.learned(entry))
+        below.make_symlink(context, parent, name, target).map(|entry| self.learned(Some((parent, name)), entry))
     }
 
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let below = self.of_nodes([node, parent])?;
         [node, parent].into_iter().try_for_each(|node| self.require_told(context, node))?;
-        below.link(context, node, parent, name).map(|entry| self.learned(entry))
+        below.link(context, node, parent, name).map(|entry| self.learned(Some((parent, name)), entry))
     }
 
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -314,7 +340,8 @@ impl FileSystem for OneClient {
     ) -> Result<(Entry, OpenHandle), Errno> {
         let (below, slot) = (self.of_node(parent)?, self.slot()?);
         self.require_told(context, parent)?;
-        below.create(context, parent, name, new, flags).map(|created| self.created(created, slot))
+        let created = below.create(context, parent, name, new, flags)?;
+        Ok(self.created(Some((parent, name)), created, slot))
     }
 
     fn create_unnamed(
@@ -326,7 +353,7 @@ impl FileSystem for OneClient {
     ) -> Result<(Entry, OpenHandle), Errno> {
         let (below, slot) = (self.of_node(parent)?, self.slot()?);
         self.require_told(context, parent)?;
-        below.create_unnamed(context, parent, new, flags).map(|created| self.created(created, slot))
+        below.create_unnamed(context, parent, new, flags).map(|created| self.created(None, created, slot))
     }
 
     fn read(
@@ -422,8 +449,9 @@ impl FileSystem for OneClient {
     ) -> Result<(), Errno> {
         let mut learning = PassingOn::to(sink, |sink, entry| {
             let taken = sink.push(entry);
+            let name = entry.name;
             if taken && let Some(entry) = entry.entry {
-                self.learned(entry);
+                self.learned(Some((node, name)), entry);
             }
             taken
         });

@@ -318,6 +318,43 @@ fn a_name_that_the_client_believes_absent_is_not_replaced() {
 }
 
 #[test]
+fn in_a_sticky_directory_a_name_that_was_forgotten_is_looked_up_again() {
+    for scene in scenes_that_compare() {
+        let (layer, name, root) = (&scene.layer, scene.name, NodeId::ROOT);
+        let exchange = RenameFlags::EXCHANGE.bits();
+        for directory in ["d", "e"] {
+            fs::create_dir(scene.host(directory)).unwrap();
+        }
+        scene.permit("d", 0o1777);
+        scene.permit("e", 0o777);
+        scene.file("mine", "mine");
+        scene.look_up("mine").unwrap();
+        let [d, e] = ["d", "e"].map(|directory| scene.look_up(directory).unwrap().node);
+        let attempts: [AttemptByName; 5] = [
+            ("unlink", &|| layer.unlink(&USER, d, b"f")),
+            ("rename in it", &|| layer.rename(&USER, d, b"f", d, b"g", 0)),
+            ("rename out of it", &|| layer.rename(&USER, d, b"f", e, b"g", 0)),
+            ("rename onto it", &|| layer.rename(&USER, root, b"mine", d, b"f", 0)),
+            ("exchange", &|| layer.rename(&USER, root, b"mine", d, b"f", exchange)),
+        ];
+        for (what, attempt) in attempts {
+            scene.file("d/f", "mine");
+            layer.lookup(&USER, d, b"f").unwrap();
+            scene.file("d/f", SECRET);
+            // One thread has checked the first file. Another one looks the name up, and its kernel drops what it finds.
+            let found = layer.lookup(&USER, d, b"f").unwrap().node;
+            layer.forget(found, 1);
+            assert_eq!(attempt(), Err(Errno::STALE), "{name}: {what}");
+            assert_eq!(fs::read_to_string(scene.host("d/f")).unwrap(), SECRET, "{name}: {what}");
+            assert_eq!(fs::read_to_string(scene.host("mine")).unwrap(), "mine", "{name}: {what}");
+        }
+        // A client that has looked again may.
+        layer.lookup(&USER, d, b"f").unwrap();
+        assert_eq!(layer.unlink(&USER, d, b"f"), Ok(()), "{name}");
+    }
+}
+
+#[test]
 fn what_the_host_has_changed_is_contested() {
     for scene in scenes_that_compare() {
         let (layer, name) = (&scene.layer, scene.name);

@@ -22,12 +22,18 @@ impl Told {
         self.permissions = Some(now);
     }
 
+    /// Records that the client has changed them by an ACL. Its kernel need not notice: unless it enforces ACLs, it goes
+    /// on to decide by what it has cached (`fuse_setxattr` of Linux's fs/fuse/xattr.c).
+    pub fn list_changed(&mut self) {
+        self.is_contested = true;
+    }
+
     /// What the client saw last; `None` if nothing yet.
     pub fn permissions(&self) -> Option<Permissions> {
         self.permissions
     }
 
-    /// Whether somebody else changed them while the client knew the node; see
+    /// Whether they changed behind the back of the client's kernel; see
     /// [`FileSystem::is_contested`](crate::FileSystem::is_contested).
     pub fn is_contested(&self) -> bool {
         self.is_contested

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::message::{Reply, total, window};
-use super::rights::{EXECUTE, READ, WRITE};
+use super::rights::{EXECUTE, OF_USERS, READ, WRITE};
 use super::{Dispatcher, MAX_DATA};
 use crate::wire::listing::DirectoryList;
 use crate::wire::open_flag;
@@ -161,8 +161,15 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             | Operation::Mknod(..)
             | Operation::Mkdir(..)
             | Operation::Unlink(_)
-            | Operation::Rmdir(_)
-            | Operation::Link(..) => self.require_grant(node, WRITE | EXECUTE)?,
+            | Operation::Rmdir(_) => self.require_grant(node, WRITE | EXECUTE)?,
+            Operation::Link(asked, _) => {
+                self.require_grant(node, WRITE | EXECUTE)?;
+                self.require_grant_to_link(NodeId(asked.oldnodeid))?;
+            }
+            Operation::SetXattr(_, _, name, _) | Operation::RemoveXattr(name) if name.starts_with(OF_USERS) => {
+                self.require_grant(node, WRITE)?;
+            }
+            Operation::GetXattr(_, name) if name.starts_with(OF_USERS) => self.require_grant(node, READ)?,
             _ => {}
         }
         match operation {

@@ -3,8 +3,8 @@
 //! Usually the kernel checks, and the file system only compares the permissions that the kernel saw with those of now. That is not enough in
 //! two cases:
 //!
-//! 1. The host changed a node's permissions while the client knew it. Linux drops an attribute answer that a later one overtook, so the
-//!    kernel may still check against the old ones ([`FileSystem::is_contested`]).
+//! 1. A node's permissions changed behind the back of the client's kernel, so that it may still check against the old ones
+//!    ([`FileSystem::is_contested`]).
 //! 2. Extended attributes whose names begin with `system.` can grant permissions. Linux passes them on without a permission check
 //!    (`xattr_permission` of its fs/xattr.c), unless it enforces access control lists itself.
 //!
@@ -23,8 +23,10 @@ pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
 pub(super) const EXECUTE: u32 = 1;
 
-/// Attributes of file systems, such as access control lists.
+/// Extended attributes of file systems, such as ACLs.
 const OF_SYSTEMS: &[u8] = b"system.";
+/// Those that need permission to read or write the file (`xattr_permission` of Linux's fs/xattr.c).
+pub(super) const OF_USERS: &[u8] = b"user.";
 
 impl<F: FileSystem + ?Sized> Asked<'_, F> {
     /// Whether the caller is to be compared with the node's permissions.
@@ -53,6 +55,15 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             _ => READ,
         };
         self.require_grant(self.node, wanted)
+    }
+
+    /// The same for a new hard link: the caller must own the file, or may read and write it (`fs.protected_hardlinks` of
+    /// Linux).
+    pub(super) fn require_grant_to_link(&self, node: NodeId) -> Result<(), Errno> {
+        if self.must_be_known(node) && self.shown(node)?.uid != self.context.uid {
+            return self.require_grant(node, READ | WRITE);
+        }
+        Ok(())
     }
 
     /// Returns `ESTALE` if the node is contested and the caller may not set these attributes by path.

@@ -56,7 +56,7 @@ use handle::FileHandle;
 pub use mounts::Submounts;
 pub use privileges::Refused;
 pub(crate) use table::Permissions;
-use table::{Found, Node, Table};
+use table::{Found, Table};
 
 /// Who may change the tree while it is offered. This determines TTLs and caching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,6 +175,8 @@ pub struct HostDirectory {
     streams: Mutex<directories::Streams>,
     ahead: ahead::Ahead,
     locks: locks::Locks,
+    /// The most descriptors that keep removed files open which clients still use.
+    most_pins: usize,
     devices: RwLock<Vec<u64>>,
     /// The age at which a last change is settled: a later change always shows in the times (see [`unchanged`]).
     settled: Duration,
@@ -233,7 +235,8 @@ impl HostDirectory {
             open: RwLock::new(files::OpenFiles::new(limit / 3)),
             streams: Mutex::new(directories::Streams::default()),
             ahead: ahead::Ahead::new(ahead::Bounds::default(), stat_flags),
-            locks: locks::Locks::new(limit / 8),
+            locks: locks::Locks::new(limit / 12),
+            most_pins: limit / 12,
             devices: RwLock::new(Vec::new()),
             settled: unchanged::SETTLED,
             started: Instant::now(),
@@ -327,11 +330,9 @@ impl FileSystem for HostDirectory {
     }
 
     fn is_contested(&self, node: NodeId) -> bool {
-        if self.options.changes != Changes::Host {
-            return false;
-        }
         let table = read(&self.table);
-        table.index(node).and_then(|index| table.node(index)).is_ok_and(Node::is_contested)
+        let node = table.index(node).and_then(|index| table.node(index));
+        node.is_ok_and(|node| node.is_contested(self.options.changes == Changes::Host))
     }
 
     fn set_attributes(

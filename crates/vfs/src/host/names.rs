@@ -274,7 +274,8 @@ impl HostDirectory {
         // A client forgets nodes as it removes them, but another thread may process that a little later.
         let mut patience = 50;
         loop {
-            match self.descriptor(node) {
+            let is_room = read(&self.table).pins() < self.most_pins;
+            match if is_room { self.descriptor(node) } else { Err(Errno::NFILE) } {
                 Ok(descriptor) => return Ok(Some(LastDescriptor { node, descriptor })),
                 Err(Errno::NFILE) if patience > 0 => {
                     patience -= 1;
@@ -288,14 +289,16 @@ impl HostDirectory {
     }
 
     /// Returns `ESTALE` unless the name still leads to the node that the client's kernel checked. This matters in
-    /// sticky directories, and where a directory moves to another parent, which needs permission on the directory
-    /// itself. A client that knows no node by that name decided by nothing outdated, and root may do everything.
+    /// sticky directories, and where a directory `moves` to another parent, which needs permission on the directory
+    /// itself. There the client must know a node by that name: the kernel may have dropped the one it checked, because
+    /// another thread of its found something else at the name. Root may do everything.
     fn require_known(
         &self,
         context: &Context<'_>,
         parent: NodeId,
         directory: BorrowedFd<'_>,
         name: &[u8],
+        moves: bool,
     ) -> Result<(), Errno> {
         if context.is_root() {
             return Ok(());
@@ -304,9 +307,16 @@ impl HostDirectory {
             let table = read(&self.table);
             table.known_at(table.index(parent)?, name).map(|node| (node.identity, node.told_permissions()))
         };
-        let Some((known, told)) = known else { return Ok(()) };
+        let is_misled = self.may_be_misled(context);
+        let Some((known, told)) = known else {
+            if is_misled && (moves || is_sticky(&self.stat(directory, b"")?)) {
+                self.stat(directory, name)?;
+                return Err(Errno::STALE);
+            }
+            return Ok(());
+        };
         let stat = self.stat(directory, name)?;
-        let is_told = !self.may_be_misled(context) || told == permissions(&stat);
+        let is_told = !is_misled || told == permissions(&stat);
         if known == identity(&stat) && is_told { Ok(()) } else { Err(Errno::STALE) }
     }
 
@@ -320,7 +330,7 @@ impl HostDirectory {
         check_name(name)?;
         let directory = self.directory(parent)?;
         self.require_told(context, parent, directory.as_fd())?;
-        self.require_known(context, parent, directory.as_fd(), name)?;
+        self.require_known(context, parent, directory.as_fd(), name, false)?;
         let last = self.before_removal(parent, name)?;
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         let mut table = write(&self.table);
@@ -349,9 +359,10 @@ impl HostDirectory {
         if to.0 != from.0 {
             self.require_told(context, to.0, target.as_fd())?;
         }
-        self.require_known(context, from.0, source.as_fd(), from.1)?;
-        match self.require_known(context, to.0, target.as_fd(), to.1) {
-            // The target is gone.
+        let moves = from.0 != to.0;
+        self.require_known(context, from.0, source.as_fd(), from.1, moves)?;
+        match self.require_known(context, to.0, target.as_fd(), to.1, moves && flags.contains(RenameFlags::EXCHANGE)) {
+            // There is no target, or none any more.
             Err(Errno::NOENT) if !flags.contains(RenameFlags::EXCHANGE) => {}
             known => known?,
         }
@@ -386,4 +397,9 @@ impl HostDirectory {
         drop((dropped, unused));
         Ok(())
     }
+}
+
+/// Whether only owners remove names from a directory.
+fn is_sticky(directory: &Statx) -> bool {
+    u32::from(directory.stx_mode) & libc::S_ISVTX != 0
 }

@@ -89,12 +89,18 @@ struct Told {
     mode: AtomicU32,
     /// Whether the host changed them while the client knew the node.
     is_contested: AtomicBool,
+    /// Whether a client has changed them by an ACL, which its kernel need not notice.
+    has_new_list: AtomicBool,
 }
 
 impl Told {
     fn new(permissions: Permissions) -> Told {
-        let told =
-            Told { owner: AtomicU64::default(), mode: AtomicU32::default(), is_contested: AtomicBool::default() };
+        let told = Told {
+            owner: AtomicU64::default(),
+            mode: AtomicU32::default(),
+            is_contested: AtomicBool::default(),
+            has_new_list: AtomicBool::default(),
+        };
         told.set(permissions);
         told
     }
@@ -183,9 +189,14 @@ impl Node {
         self.told.set(permissions);
     }
 
-    /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested).
-    pub fn is_contested(&self) -> bool {
-        self.told.is_contested.load(Ordering::Relaxed)
+    /// Records that a client has changed the ACL.
+    pub fn list_changed(&self) {
+        self.told.has_new_list.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested); `host_changes` says whether the host's changes count.
+    pub fn is_contested(&self, host_changes: bool) -> bool {
+        host_changes && self.told.is_contested.load(Ordering::Relaxed) || self.told.has_new_list.load(Ordering::Relaxed)
     }
 }
 
@@ -222,6 +233,8 @@ pub struct Table {
     /// Cached descriptors of directories, and of other nodes.
     directories: Kept,
     files: Kept,
+    /// The number of nodes that are pinned.
+    pins: usize,
     /// The number of renames so far.
     pub renames: u64,
     /// Whether it pays that clients open directories.
@@ -241,6 +254,7 @@ impl Table {
             by_place: SlabIndex::default(),
             directories: Kept::new(directories),
             files: Kept::new(files),
+            pins: 0,
             renames: 0,
             credit: Credit::default(),
         };
@@ -401,15 +415,24 @@ impl Table {
 
     /// Keeps a descriptor of a node open until the client has forgotten the node.
     pub fn pin(&mut self, index: u32, descriptor: Arc<OwnedFd>) {
-        if let Some(node) = self.nodes.get_mut(index) {
-            node.pinned = Some(descriptor);
+        if let Some(node) = self.nodes.get_mut(index)
+            && node.pinned.replace(descriptor).is_none()
+        {
+            self.pins += 1;
         }
+    }
+
+    /// The number of descriptors that are kept open so.
+    pub fn pins(&self) -> usize {
+        self.pins
     }
 
     /// Unpins a node that has a name again; returns the descriptor.
     pub fn unpin(&mut self, node: NodeId) -> Option<Arc<OwnedFd>> {
         let index = self.index(node).ok()?;
-        self.nodes.get_mut(index)?.pinned.take()
+        let pinned = self.nodes.get_mut(index)?.pinned.take();
+        self.pins -= usize::from(pinned.is_some());
+        pinned
     }
 
     /// Records that a name was removed.
@@ -644,7 +667,9 @@ impl Table {
             let cache = if is_directory(identity.kind) { &mut self.directories } else { &mut self.files };
             dropped.extend(cache.remove(kept));
             self.by_identity.remove(identity, at);
-            dropped.extend(self.nodes.remove(at).and_then(|node| node.pinned));
+            let pinned = self.nodes.remove(at).and_then(|node| node.pinned);
+            self.pins -= usize::from(pinned.is_some());
+            dropped.extend(pinned);
             at = above;
         }
     }

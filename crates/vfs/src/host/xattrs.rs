@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::HostDirectory;
 use super::privileges::CAPABILITY;
 use super::reach::DescriptorName;
+use super::table::Node;
+use super::{HostDirectory, read};
 use crate::xattr_names::{ACCESS_ACL, OF_USERS};
 use crate::{Changes, Context, NodeId};
 
@@ -86,12 +87,18 @@ impl HostDirectory {
         self.list_changed(node, descriptor.as_fd(), name)
     }
 
-    /// A changed ACL changes the permissions too; the client's kernel asks for them before it decides by them again.
+    /// A changed ACL changes the permissions, too. A client's kernel that does not enforce ACLs goes on to decide by
+    /// those it has cached, so callers are compared from now on.
     fn list_changed(&self, node: NodeId, now: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-        if name == ACCESS_ACL && self.options.changes == Changes::Host {
-            self.tell_changed_permissions(node, &self.stat(now, b"")?);
+        if name != ACCESS_ACL {
+            return Ok(());
         }
-        Ok(())
+        let stat = self.stat(now, b"")?;
+        if self.options.changes == Changes::Host {
+            self.tell_changed_permissions(node, &stat);
+        }
+        let table = read(&self.table);
+        table.index(node).and_then(|index| table.node(index)).map(Node::list_changed)
     }
 }
 

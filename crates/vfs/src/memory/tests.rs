@@ -162,6 +162,12 @@ fn a_full_memory_is_a_full_disk() {
     assert_eq!(full, Some(Errno::NOSPC));
     let set = scene.0.set_xattr(&ME, a, b"user.x", &[1; 60_000], 0, false);
     assert_eq!(set, Err(Errno::NOSPC));
+    // An ACL for which there is no room gives its group nothing.
+    let users: Vec<u8> = (0..500u32).flat_map(|user| [[2, 0, 7, 0], user.to_le_bytes()]).flatten().collect();
+    let mut long = list(6, 7, 0);
+    long.splice(12..20, users);
+    assert_eq!(scene.0.set_xattr(&ME, a, ACCESS_ACL, &long, 0, false), Err(Errno::NOSPC));
+    assert_eq!(scene.0.attributes(&ME, a, None).unwrap().mode & 0o7777, 0o644);
     let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
     scene.0.set_attributes(&ME, a, None, &cut).unwrap();
     scene.0.set_xattr(&ME, a, b"user.x", &[1; 60_000], 0, false).unwrap();

@@ -65,12 +65,17 @@ impl MemoryFiles {
         if !is_there && all + name.len() + 1 > SIZE_MAX {
             return Err(Errno::NOSPC);
         }
-        if is_list(name) && !agree(inode, name, value)? {
-            self.drop_xattr(inode, name);
-        } else {
+        let list = if is_list(name) { implied(inode, name, value)? } else { Implied { mode: None, is_kept: true } };
+        if list.is_kept {
+            // First, for it may fail: without the list, the bits of its mask would be the group's.
             self.space.take(space_of(name, value))?;
-            self.drop_xattr(inode, name);
+        }
+        self.drop_xattr(inode, name);
+        if list.is_kept {
             inode.xattrs.insert(name.into(), value.into());
+        }
+        if let Some(mode) = list.mode {
+            inode.mode = inode.mode & !0o777 | mode;
         }
         if kill_set_group_id && name == ACCESS_ACL {
             inode.mode &= !libc::S_ISGID;
@@ -103,15 +108,21 @@ fn is_list(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
-/// Sets the permission bits that an ACL implies; returns false if the ACL says no more than they do.
-fn agree(inode: &mut Inode, name: &[u8], value: &[u8]) -> Result<bool, Errno> {
+/// What an ACL implies.
+struct Implied {
+    /// The permission bits, if it is an access ACL.
+    mode: Option<u32>,
+    /// Whether it says more than these do.
+    is_kept: bool,
+}
+
+fn implied(inode: &Inode, name: &[u8], value: &[u8]) -> Result<Implied, Errno> {
     if inode.mode & libc::S_IFMT == libc::S_IFLNK {
         return Err(Errno::OPNOTSUPP);
     }
     let mut list = Acl::parse(value)?;
     if name == DEFAULT_ACL {
-        return if inode.is_directory() { Ok(true) } else { Err(Errno::ACCESS) };
+        return if inode.is_directory() { Ok(Implied { mode: None, is_kept: true }) } else { Err(Errno::ACCESS) };
     }
-    inode.mode = inode.mode & !0o777 | list.mode();
-    Ok(!list.is_minimal())
+    Ok(Implied { mode: Some(list.mode()), is_kept: !list.is_minimal() })
 }

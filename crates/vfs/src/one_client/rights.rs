@@ -8,7 +8,7 @@ mod tests;
 
 use rustix::io::Errno;
 
-use super::OneClient;
+use super::{Known, OneClient};
 use crate::host::Permissions;
 use crate::xattr_names::ACCESS_ACL;
 use crate::{Attributes, Context, Entry, HandleId, NodeId, SetAttributes};
@@ -59,6 +59,11 @@ impl OneClient {
         self.require_granted(context, node, handle, |told, now| told.still_grant(now, set))
     }
 
+    /// Whether the caller's kernel may have decided by what another client has changed since. Root may do everything.
+    fn may_be_misled(&self, context: &Context<'_>) -> bool {
+        !context.is_root() && self.is_shared
+    }
+
     fn require_granted(
         &self,
         context: &Context<'_>,
@@ -66,8 +71,7 @@ impl OneClient {
         handle: Option<HandleId>,
         still_grant: impl FnOnce(Permissions, Permissions) -> bool,
     ) -> Result<(), Errno> {
-        // Root may do everything.
-        if context.is_root() {
+        if !self.may_be_misled(context) {
             return Ok(());
         }
         let told = self.told_permissions(node).ok_or(Errno::STALE)?;
@@ -79,20 +83,17 @@ impl OneClient {
         self.has().nodes.get(&node)?.told.permissions()
     }
 
-    /// The same for the removal of a name. In a sticky directory what has the name has a say, too.
+    /// The same for the removal of a name. In a sticky directory what has the name has a say, too: it must be what the
+    /// client learned of there.
     pub(super) fn require_told_to_remove(&self, context: &Context<'_>, (parent, name): Place<'_>) -> Result<(), Errno> {
         self.require_told(context, parent)?;
-        if context.is_root() {
+        let is_sticky = || self.has().nodes.get(&parent).is_some_and(Known::is_sticky);
+        if !self.may_be_misled(context) || !is_sticky() {
             return Ok(());
         }
-        let directory = self.below.peek_attributes(context, parent, None)?;
-        if directory.mode & libc::S_ISVTX == 0 || directory.uid == context.uid {
-            return Ok(());
-        }
-        match self.require_told_of_name(context, (parent, name))? {
-            Some(entry) if entry.attributes.uid != context.uid => Err(Errno::STALE),
-            _ => Ok(()),
-        }
+        let Some(entry) = self.require_told_of_name(context, (parent, name))? else { return Ok(()) };
+        let has_place = |known: &Known| known.place.as_ref().is_some_and(|at| at.0 == parent && *at.1 == *name);
+        if self.has().nodes.get(&entry.node).is_some_and(has_place) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// The same for a rename. A directory that gets another parent has a say, too.
@@ -104,7 +105,7 @@ impl OneClient {
     ) -> Result<(), Errno> {
         self.require_told_to_remove(context, from)?;
         self.require_told_to_remove(context, to)?;
-        if context.is_root() || from.0 == to.0 {
+        if !self.may_be_misled(context) || from.0 == to.0 {
             return Ok(());
         }
         [from, to].into_iter().try_for_each(|place| self.require_told_of_name(context, place).map(drop))

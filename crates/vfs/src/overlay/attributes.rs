@@ -91,6 +91,13 @@ impl Overlay {
         }
     }
 
+    /// Records that a client has changed an extended attribute.
+    pub(super) fn xattr_changed(&self, node: NodeId, name: &[u8]) {
+        if name == ACCESS_ACL {
+            hold(&self.table).list_changed(node);
+        }
+    }
+
     /// Returns `ESTALE` if a node's permissions differ from those that the caller's kernel decided by, so that it
     /// looks again. Nodes of the upper layer change only through the overlay, which reports that.
     pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {

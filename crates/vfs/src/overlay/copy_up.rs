@@ -9,6 +9,8 @@
 //! on disk. If the power failed before the copy was written, its name would lead to an empty file. Waiting for the
 //! program's fsync would be too late: a program may never call it, or append one line and lose everything before. A
 //! temporary upper layer needs no sync.
+//!
+//! A copy is of one version: a file that the host wrote meanwhile is copied again.
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -24,6 +26,9 @@ use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId, SetAttributes
 
 /// Changes the node of a copy before it has a name.
 pub(super) type Change<'a> = &'a mut dyn FnMut(NodeId) -> Result<(), Errno>;
+
+/// How often a file is copied again that the host writes meanwhile, before the request fails (`ETXTBSY`).
+const REPETITIONS: u32 = 2;
 
 /// A complete copy without a name.
 struct Copy {
@@ -158,20 +163,30 @@ impl Overlay {
             let is_as_told = !self.may_be_misled(context) || hold(&self.table).told_permissions(node)?.is_some();
             return if is_as_told { Ok((upper, false)) } else { Err(Errno::STALE) };
         }
-        let source = below()?;
-        if self.may_be_misled(context) && !grants_the_same(&before, &source) {
-            return Err(Errno::STALE);
-        }
-        hold(&self.table).brought_up_with(node, (&source).into());
-        let copy = self.copy_file(context, &turn, (lower, source), length)?;
+        let mut more_attempts = 0..REPETITIONS;
+        let copy = loop {
+            let source = below()?;
+            if self.may_be_misled(context) && !grants_the_same(&before, &source) {
+                return Err(Errno::STALE);
+            }
+            hold(&self.table).brought_up_with(node, (&source).into());
+            let copy = self.copy_file(context, &turn, (lower, source), length)?;
+            let now = if self.changes_below { below() } else { Ok(source) };
+            // The host may restrict a file and then write into it. No copy may have that content with the old permissions.
+            let granted = now.and_then(|now| if grants_the_same(&source, &now) { Ok(now) } else { Err(Errno::STALE) });
+            let errno = match granted {
+                Ok(now) if length.min(source.size) == 0 || is_same_version(&source, &now) => break copy,
+                // The copy may be a mixture of two versions.
+                Ok(_) => Errno::TXTBSY,
+                Err(errno) => errno,
+            };
+            self.give_back_above(copy.entry.node, Some(copy.handle));
+            if errno != Errno::TXTBSY || more_attempts.next().is_none() {
+                return Err(errno);
+            }
+        };
         let upper = copy.entry.node;
-        // The host may restrict a file and then write into it. No copy may have that content with the old permissions.
-        let current = if self.changes_below { below() } else { Ok(source) };
-        let put = current
-            .and_then(|now| if grants_the_same(&source, &now) { Ok(()) } else { Err(Errno::STALE) })
-            .and_then(|()| change(upper))
-            .and_then(|()| self.make_copy_durable(&copy))
-            .and_then(|()| self.put_file(node, &copy));
+        let put = change(upper).and_then(|()| self.make_copy_durable(&copy)).and_then(|()| self.put_file(node, &copy));
         match put {
             Ok(()) => Ok((upper, true)),
             Err(errno) => {
@@ -190,10 +205,7 @@ impl Overlay {
         length: u64,
     ) -> Result<Copy, Errno> {
         let length = length.min(source.size);
-        let is_same = |begun: &Halfway| {
-            let of = |attributes: &Attributes| (attributes.size, attributes.mtime, attributes.ctime);
-            of(&begun.source) == of(&source) && begun.at <= length
-        };
+        let is_same = |begun: &Halfway| is_same_version(&begun.source, &source) && begun.at <= length;
         let begun = match turn.halfway() {
             Some(begun) if is_same(&begun) => begun,
             other => {
@@ -309,6 +321,12 @@ fn number_above(below: &Attributes, upper: &Entry) -> Option<u64> {
 /// Whether owner, group and mode are the same.
 fn grants_the_same(one: &Attributes, other: &Attributes) -> bool {
     let of = |attributes: &Attributes| (attributes.uid, attributes.gid, attributes.mode);
+    of(one) == of(other)
+}
+
+/// Whether a file was not written in between, as far as its attributes tell.
+fn is_same_version(one: &Attributes, other: &Attributes) -> bool {
+    let of = |attributes: &Attributes| (attributes.size, attributes.mtime, attributes.ctime);
     of(one) == of(other)
 }
 

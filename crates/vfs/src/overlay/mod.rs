@@ -561,7 +561,9 @@ impl FileSystem for Overlay {
         }
         self.require_told(context, node)?;
         let upper = self.bring_up(context, node)?;
-        self.upper.set_xattr(context, upper, name, value, flags, kill_set_group_id)
+        self.upper.set_xattr(context, upper, name, value, flags, kill_set_group_id)?;
+        self.xattr_changed(node, name);
+        Ok(())
     }
 
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -569,7 +571,9 @@ impl FileSystem for Overlay {
         // A missing attribute is no reason for a copy-up.
         self.get_xattr(context, node, name)?;
         let upper = self.bring_up(context, node)?;
-        self.upper.remove_xattr(context, upper, name)
+        self.upper.remove_xattr(context, upper, name)?;
+        self.xattr_changed(node, name);
+        Ok(())
     }
 
     fn statistics(&self, context: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {

@@ -10,7 +10,7 @@ use super::closed::Directory;
 use super::table::{Layers, MADE_ABOVE};
 use super::work::{Made, is_directory};
 use super::{ME, Overlay, hold, is_whiteout};
-use crate::{Context, Entry, NodeId, check_name};
+use crate::{Context, Entry, FileSystem, NodeId, check_name};
 
 /// The nodes of a name in both layers. Each has a look-up that must be dropped.
 pub(super) struct There {
@@ -238,8 +238,10 @@ impl Overlay {
         let known = self.decided_by(context, parent, name);
         self.require_told_of_names(context, [(parent, known)])?;
         let there = self.find(context, parent, name)?;
-        let removed =
-            self.require_same(known, &there).and_then(|()| self.remove_there(context, parent, name, directory, &there));
+        let removed = self
+            .require_known(context, parent, known, false)
+            .and_then(|()| self.require_same(known, &there))
+            .and_then(|()| self.remove_there(context, parent, name, directory, &there));
         self.forget_there(&there);
         removed?;
         let gone = hold(&self.table).remove_place(parent, name);
@@ -265,6 +267,23 @@ impl Overlay {
             self.require_told(context, *parent)?;
             known.map_or(Ok(()), |known| self.require_told(context, known))
         })
+    }
+
+    /// Returns `ESTALE` if a name has a say of its own, because its directory is sticky or it `moves` to another one, and
+    /// the client knows nothing by it: the kernel may have dropped the node that it checked, because another thread of
+    /// its found something else at the name.
+    pub(super) fn require_known(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        known: Option<NodeId>,
+        moves: bool,
+    ) -> Result<(), Errno> {
+        if known.is_some() || !self.may_be_misled(context) {
+            return Ok(());
+        }
+        let has_say = moves || self.peek_attributes(context, parent, None)?.mode & libc::S_ISVTX != 0;
+        if has_say { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Returns `ESTALE` if another node has the name by now, so that the kernel looks it up and checks it again.

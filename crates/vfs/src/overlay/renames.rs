@@ -82,7 +82,8 @@ impl Overlay {
         // The caller's kernel checked no right to replace what it does not know.
         let is_unknown = known[1].is_none() && target.is_some() && !no_replace && self.may_be_misled(context);
         let moved = if is_same(known[0], Some(&source)) && is_same(known[1], target.as_ref()) && !is_unknown {
-            self.move_there(context, &Move { from, to, source, target, exchange, no_replace })
+            self.require_known(context, from.0, known[0], from.0 != to.0)
+                .and_then(|()| self.move_there(context, &Move { from, to, source, target, exchange, no_replace }))
         } else {
             // The caller's kernel decided by something else.
             Err(Errno::STALE)

@@ -190,6 +190,15 @@ impl Table {
         }
     }
 
+    /// Records that a client has changed the ACL.
+    pub fn list_changed(&mut self, node: NodeId) {
+        if let Ok(index) = self.index(node)
+            && let Some(node) = self.nodes.get_mut(index)
+        {
+            node.told.list_changed();
+        }
+    }
+
     /// See [`FileSystem::is_contested`](crate::FileSystem::is_contested).
     pub fn is_contested(&self, node: NodeId) -> bool {
         self.get(node).is_ok_and(|node| node.told.is_contested())

@@ -138,6 +138,28 @@ fn directories_that_the_host_swaps_make_no_loop() {
 }
 
 #[test]
+fn removed_directories_that_a_client_uses_leave_descriptors_for_others() {
+    let scene = Scene::with(HostOptions { descriptors: Some(120), ..HostOptions::default() });
+    let (layer, root) = (&scene.layer, NodeId::ROOT);
+    let make = || layer.make_directory(&ME, root, b"d", &NEW_DIRECTORY).unwrap().node;
+    let mut used = Vec::new();
+    let refused = loop {
+        used.push(make());
+        if let Err(errno) = layer.remove_directory(&ME, root, b"d") {
+            break errno;
+        }
+    };
+    assert_eq!((refused, used.len()), (Errno::NFILE, 11));
+    // What is used still is what it was, and what is forgotten makes room.
+    assert!(used.iter().all(|node| scene.attributes(*node).is_ok()));
+    layer.forget(used[3], 1);
+    assert_eq!(layer.remove_directory(&ME, root, b"d"), Ok(()));
+    assert_eq!(scene.layer.attributes(&ME, used[3], None).map(|_| ()), Err(Errno::STALE));
+    make();
+    assert_eq!(layer.remove_directory(&ME, root, b"d"), Err(Errno::NFILE));
+}
+
+#[test]
 fn few_descriptors_are_enough_for_many_nodes() {
     for handles in [true, false] {
         let mut scene = Scene::with(HostOptions { descriptors: Some(100), ..HostOptions::default() });

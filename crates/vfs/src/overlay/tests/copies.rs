@@ -311,6 +311,50 @@ fn a_copy_gives_no_rights_that_were_taken_away_meanwhile() {
 }
 
 #[test]
+fn a_copy_is_of_one_version() {
+    // The host rewrites the file while it is copied.
+    let (scene, gate, read) = gated_over(Changes::Host, 3 << 20);
+    let a = scene.node("a");
+    let below = scene.directory.path().join("lower/a");
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(|| scene.overlay.open(&ME, a, WRITE).map(drop));
+        while hold(&read).is_empty() {
+            std::thread::yield_now();
+        }
+        fs::write(&below, vec![b'b'; (3 << 20) + 1]).unwrap();
+        gate.open();
+        assert_eq!(copying.join().unwrap(), Ok(()));
+    });
+    assert_eq!(fs::read(scene.upper("a")).unwrap(), vec![b'b'; (3 << 20) + 1]);
+    assert!(hold(&read).len() > 3, "{:?}", hold(&read));
+
+    // It does so again and again.
+    let Scene { directory, .. } = Scene::new();
+    let below = directory.path().join("lower/a");
+    fs::write(&below, vec![b'a'; 3 << 20]).unwrap();
+    let writing = below.clone();
+    let lower = Watched {
+        below: layer_changed_by(Changes::Host, &directory, "lower"),
+        watch: Box::new(move |call, _| {
+            if call == "read" {
+                let size = fs::metadata(&writing).unwrap().len();
+                fs::write(&writing, vec![b'x'; size as usize + 1]).unwrap();
+            }
+            Ok(())
+        }),
+        hides_files: true,
+    };
+    let upper = layer(&directory, "over");
+    let scene = scene_over(directory, Arc::new(lower), upper);
+    let a = scene.node("a");
+    assert_eq!(scene.overlay.open(&ME, a, WRITE).map(drop), Err(Errno::TXTBSY));
+    assert!(!scene.upper("a").exists());
+    // What is truncated needs none of it.
+    scene.overlay.open(&ME, a, WRITE | libc::O_TRUNC as u32).unwrap();
+    assert_eq!(fs::metadata(scene.upper("a")).unwrap().len(), 0);
+}
+
+#[test]
 fn who_is_interrupted_gets_his_copy_whatever_asked_for_it() {
     for (copy, name) in COPIERS {
         let (scene, gate, read) = gated(3 << 20);
