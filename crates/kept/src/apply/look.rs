@@ -1,6 +1,6 @@
 //! Looks at what the host has at each difference. Bytes decide what is equal, never a size and a time.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
 use inarch_block::{Content, read_content};
@@ -95,6 +95,8 @@ pub(super) struct Facts {
     pub homeless: HashSet<usize>,
     /// Directories of which both sides changed an extended attribute.
     pub contested: HashSet<usize>,
+    /// Directories that both sides made, with other attributes.
+    pub made_by_both: BTreeSet<usize>,
     /// As [`Progress::touched`], and up to date since leftovers were put in order.
     pub touched: HashMap<Vec<u8>, Seen>,
 }
@@ -144,6 +146,9 @@ impl<'l, 'a> Look<'l, 'a> {
             }
             if *chosen && matches!(found, Found::Scanned { .. }) && self.is_contested(i) {
                 facts.contested.insert(i);
+            }
+            if *chosen && found == Found::Directory && stat.is_some_and(|stat| !self.has_attributes(i, &stat)) {
+                facts.made_by_both.insert(i);
             }
             if *chosen && found == Found::Nothing && !self.has_directory(i) {
                 facts.homeless.insert(i);

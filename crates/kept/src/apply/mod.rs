@@ -244,6 +244,7 @@ impl<'a> Work<'a> {
                 report.conflicts.push((self.sides.host_path(self.sides.path(i)), reason));
             }
         }
+        report.notes.extend(self.made_by_both(&facts, &plan.verdicts));
         if request.dry_run {
             let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
             report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
@@ -252,6 +253,19 @@ impl<'a> Work<'a> {
             report.failures.push((self.sides.host_path(path), reason.to_owned()));
         }
         (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
+    }
+
+    /// A line about directories that the host made, too, and that keep its attributes.
+    fn made_by_both(&self, facts: &Facts, verdicts: &[Verdict]) -> Option<String> {
+        let is_kept = |i: &&usize| verdicts.get(**i) == Some(&Verdict::Done);
+        let mut kept = facts.made_by_both.iter().filter(is_kept);
+        let first = self.sides.host_path(self.sides.path(*kept.next()?));
+        let others = match kept.count() {
+            0 => "it keeps its owner".to_owned(),
+            1 => "it and another such directory keep their owners".to_owned(),
+            count => format!("it and {count} other such directories keep their owners"),
+        };
+        Some(format!("{first}: this machine made it, too; {others}, permissions and extended attributes"))
     }
 
     /// Why a path is left alone, unless that follows from another path in the report.

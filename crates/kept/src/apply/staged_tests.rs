@@ -393,6 +393,27 @@ fn files_of_a_run_that_claim_one_place_of_its_overlay_stay_behind() {
 }
 
 #[test]
+fn directories_that_both_made_keep_the_hosts_attributes_and_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, guest) = (dir.path().join("host"), dir.path().join("guest"));
+    [&host, &guest].into_iter().for_each(|root| fs::create_dir(root).unwrap());
+    fill(&guest, &[("a", ""), ("a/in", "in"), ("b", ""), ("same", "")]);
+    let mut staged = Staged::new(&host, &guest);
+    fill(&host, &[("a", ""), ("b", ""), ("same", "")]);
+    for name in ["a", "b"] {
+        fs::set_permissions(host.join(name), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let report = staged.apply().unwrap();
+    let expected = format!(
+        "{}: this machine made it, too; it and another such directory keep their owners, permissions and extended attributes",
+        host.join("a").display()
+    );
+    assert_eq!((report.complete, report.notes), (true, vec![expected]));
+    assert_eq!(fs::metadata(host.join("a")).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(fs::read(host.join("a/in")).unwrap(), b"in");
+}
+
+#[test]
 fn attributes_that_could_not_be_set_are_set_by_the_same_command_again() {
     let go = |at: Option<u64>| {
         let dir = tempfile::tempdir().unwrap();
