@@ -15,14 +15,15 @@ fn attributes_of_directories_are_set_only_where_the_guest_changed_them() {
     assert!(world.host("d/new").exists());
 }
 
-/// The value of a default ACL that names a user (`include/uapi/linux/posix_acl_xattr.h`).
-fn default_acl() -> Vec<u8> {
-    let entries: [(u16, u16, u32); 5] =
-        [(1, 7, u32::MAX), (2, 5, 13), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 5, u32::MAX)];
-    let entry = |(tag, rights, id): (u16, u16, u32)| {
+/// The value of an ACL (`include/uapi/linux/posix_acl_xattr.h`), with the rights of the owner, user 13, the group, the
+/// mask and others.
+fn acl(rights: [u16; 5]) -> Vec<u8> {
+    let entry = |((tag, id), rights): ((u16, u32), u16)| {
         [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
     };
-    [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+    let whose = [(1, u32::MAX), (2, 13), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+    let entries = whose.into_iter().zip(rights).flat_map(entry);
+    2u32.to_le_bytes().into_iter().chain(entries).collect()
 }
 
 #[test]
@@ -33,7 +34,7 @@ fn extended_attributes_of_directories_are_the_hosts_but_for_those_that_the_guest
         let mut world = World::new(|root| {
             fill(root, &[("d", ""), ("d/in", "in")]);
             set(&root.join("d"), "user.a", b"scanned").unwrap();
-            set(&root.join("d"), ACL, &default_acl()).unwrap();
+            set(&root.join("d"), ACL, &acl([7, 5, 5, 5, 5])).unwrap();
         });
         let d = world.host("d");
         set(&d, "user.a", b"the host's").unwrap();
@@ -86,6 +87,32 @@ fn an_extended_attribute_of_a_directory_that_both_changed_is_a_conflict() {
         assert_eq!(value, if is_conflict { hosts } else { guests }, "{guests:?} {hosts:?}");
         assert_eq!(fs::read(world.host("d/new")).unwrap(), b"new", "the rest comes");
     }
+}
+
+#[test]
+fn an_acl_that_goes_leaves_the_group_nothing_of_its_mask() {
+    const ACL: &str = "system.posix_acl_access";
+    let list = acl([7, 7, 0, 7, 0]);
+    let make = || {
+        let mut world = World::new(|root| {
+            fill(root, &[("shared", "x")]);
+            setxattr(root.join("shared"), ACL, &list, XattrFlags::empty()).unwrap();
+        });
+        assert!(world.remove_xattr("shared", ACL) && world.chmod("shared", 0o700));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    let mut seen = std::collections::BTreeSet::new();
+    for at in 0..=calls {
+        let mut world = make();
+        world.apply(&mut Memory::default(), &[], Faults { dies: Some(at), ..Faults::default() });
+        let path = world.host("shared");
+        let has_list = getxattr(&path, ACL, &mut [0; 64]).is_ok();
+        let mode = fs::metadata(&path).unwrap().mode() & 0o777;
+        assert!(has_list || mode & 0o070 == 0, "killed at call {at}: {mode:o}");
+        seen.insert((has_list, mode));
+    }
+    assert!(seen.len() > 2, "{seen:?}");
 }
 
 /// The host's programs of a name that have rights of who does not own them in the guest, and whether all have what the
