@@ -1,5 +1,8 @@
 //! Owners, modes and extended attributes: which of them an apply sets, and when.
 
+use proptest::prelude::*;
+
+use super::super::property_tests::config;
 use super::*;
 
 #[test]
@@ -189,4 +192,100 @@ fn a_file_that_lends_bytes_gets_attributes_only_after_them() {
         assert!(readable || brought);
         assert_eq!(brought, !conflict);
     }
+}
+
+/// What a side sets: indices into [`MODES`] and [`VALUES`].
+type Sets = (Option<usize>, Option<usize>);
+
+const PATHS: [&str; 4] = ["d", "e", "f", "g"];
+const MODES: [u32; 3] = [0o700, 0o750, 0o711];
+const VALUES: [Option<&str>; 3] = [Some("one"), Some("other"), None];
+const XATTR: &str = "user.x";
+
+/// Permissions and an extended attribute.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    mode: u32,
+    value: Option<String>,
+}
+
+impl State {
+    fn of(path: &Path) -> State {
+        let mut bytes = [0; 64];
+        let value = getxattr(path, XATTR, &mut bytes).ok();
+        let value = value.map(|length| String::from_utf8(bytes[..length].to_vec()).unwrap());
+        State { mode: fs::metadata(path).unwrap().mode() & 0o7777, value }
+    }
+
+    fn with(&self, (mode, value): Sets) -> State {
+        let value = value.map(|value| VALUES[value].map(str::to_owned));
+        State { mode: mode.map_or(self.mode, |mode| MODES[mode]), value: value.unwrap_or_else(|| self.value.clone()) }
+    }
+}
+
+fn set_on_host(path: &Path, (mode, value): Sets) {
+    match value.map(|value| VALUES[value]) {
+        Some(Some(value)) => setxattr(path, XATTR, value.as_bytes(), XattrFlags::empty()).unwrap(),
+        Some(None) => removexattr(path, XATTR).unwrap(),
+        None => {}
+    }
+    if let Some(mode) = mode {
+        fs::set_permissions(path, fs::Permissions::from_mode(MODES[mode])).unwrap();
+    }
+}
+
+fn set_in_guest(world: &mut World, path: &str, (mode, value): Sets) {
+    if let Some(value) = value {
+        assert!(world.remove_xattr(path, XATTR));
+        assert!(VALUES[value].is_none_or(|value| world.set_xattr(path, XATTR, value.as_bytes())));
+    }
+    assert!(mode.is_none_or(|mode| world.chmod(path, MODES[mode])));
+}
+
+fn sets() -> impl Strategy<Value = Vec<(Sets, Sets)>> {
+    let one = || (prop::option::of(0..3usize), prop::option::of(0..3usize));
+    prop::collection::vec((one(), one()), PATHS.len())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..config() })]
+
+    #[test]
+    fn what_the_host_changed_stays_and_nothing_comes_but_the_guests(
+        sets in sets(),
+        wrong in prop::option::of((0..80u64, any::<bool>())),
+    ) {
+        let mut world = World::new(|root| {
+            fill(root, &[("d", ""), ("d/in", "in"), ("e", ""), ("f", "f"), ("g", "g")]);
+            for path in PATHS {
+                setxattr(root.join(path), XATTR, b"scanned", XattrFlags::empty()).unwrap();
+            }
+        });
+        let scanned = PATHS.map(|path| State::of(&world.host(path)));
+        for (path, (guest, host)) in PATHS.iter().zip(&sets) {
+            set_in_guest(&mut world, path, *guest);
+            set_on_host(&world.host(path), *host);
+        }
+        let faults = match wrong {
+            Some((at, true)) => Faults { dies: Some(at), ..Faults::default() },
+            Some((at, false)) => Faults { fails: Some((at..at + 1, rustix::io::Errno::NOSPC)), ..Faults::default() },
+            None => Faults::default(),
+        };
+        world.apply(&mut Memory::default(), &[], faults);
+        for ((path, scanned), (guest, host)) in PATHS.iter().zip(&scanned).zip(&sets) {
+            let (hosts, guests, now) = (scanned.with(*host), scanned.with(*guest), State::of(&world.host(path)));
+            let modes = [scanned, &hosts, &guests, &now].map(|state| state.mode);
+            prop_assert!(is_kept(modes), "{path}: {modes:?}");
+            let values = [scanned, &hosts, &guests, &now].map(|state| state.value.clone());
+            prop_assert!(is_kept(values.clone()), "{path}: {values:?}");
+            if wrong.is_none() && hosts == *scanned {
+                prop_assert_eq!(now, guests, "{}", path);
+            }
+        }
+    }
+}
+
+/// Whether what is there now is the host's, or the guest's in the place of what was scanned.
+fn is_kept<T: PartialEq>([scanned, hosts, guests, now]: [T; 4]) -> bool {
+    now == hosts || (hosts == scanned && now == guests)
 }
