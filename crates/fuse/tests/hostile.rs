@@ -20,6 +20,7 @@ use inarch_fuse::wire::{opcode, set_attribute};
 use inarch_fuse::{ConnectionOptions, MAX_DATA};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Client, ROOT, message, strings, with};
+use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Most bytes of a file that this process's requests may make: a fallocate(2) whose length is flipped would take all of
@@ -399,12 +400,11 @@ fn by(user: u32, client: &mut Client, opcode: u32, node: u64, body: &[u8]) -> i3
     client.send(&message, usize::MAX, 4096).expect("an answer").errno
 }
 
-#[test]
-fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
+/// A file that belongs to the user, its path and node, and a client. `None` if the tests do not run as root.
+fn users_file(test: &str) -> Option<(TempDir, PathBuf, Client, u64)> {
     if !rustix::process::geteuid().is_root() {
-        return println!(
-            "skipped: who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer: only root gives files to others"
-        );
+        println!("skipped: {test}: only root gives files to others");
+        return None;
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
@@ -412,6 +412,13 @@ fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
     chown(&path, Some(USER), Some(USER)).unwrap();
     let mut client = Client::new(directory.path());
     let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    Some((directory, path, client, file))
+}
+
+#[test]
+fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
+    let test = "who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer";
+    let Some((_directory, path, mut client, file)) = users_file(test) else { return };
     let mode = SetAttrIn { valid: set_attribute::MODE, mode: 0o4755, ..SetAttrIn::default() };
     let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
     let set = with(&SetXattrIn { size: 1, flags: 0 }, &[SetXattrExtIn::default().as_bytes(), b"user.x\0v"].concat());
@@ -441,17 +448,8 @@ fn who_was_the_owner_is_told_by_the_server_where_the_kernel_drops_an_answer() {
 
 #[test]
 fn whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls() {
-    if !rustix::process::geteuid().is_root() {
-        return println!(
-            "skipped: whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls: only root gives files to others"
-        );
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("file");
-    fs::write(&path, "content").unwrap();
-    chown(&path, Some(USER), Some(USER)).unwrap();
-    let mut client = Client::new(directory.path());
-    let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    let test = "whom_an_acl_shuts_out_is_told_by_the_server_where_the_kernel_keeps_no_acls";
+    let Some((_directory, _path, mut client, file)) = users_file(test) else { return };
     let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
     assert_eq!(by(USER - 1, &mut client, opcode::OPEN, file, open.as_bytes()), 0);
     // For the owner all, for a user and all others nothing.

@@ -93,7 +93,7 @@ pub(super) struct Facts {
     pub crowded: HashMap<usize, Vec<u8>>,
     /// New objects whose directory neither is on the host nor will be made.
     pub homeless: HashSet<usize>,
-    /// Directories of which both sides changed an extended attribute.
+    /// Directories whose extended attributes both sides changed.
     pub contested: HashSet<usize>,
     /// Directories that both sides made, with other attributes.
     pub made_by_both: BTreeSet<usize>,

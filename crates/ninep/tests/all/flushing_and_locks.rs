@@ -249,7 +249,7 @@ struct Gated {
     gate: Arc<Gate>,
 }
 
-/// Whether somebody is at the gate, and whether it is open.
+/// A gate: `(somebody waits at it, it is open)`.
 #[derive(Default)]
 struct Gate {
     state: Mutex<(bool, bool)>,
