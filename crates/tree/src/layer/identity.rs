@@ -82,14 +82,15 @@ impl Identity {
     }
 }
 
-/// A digest of extended attributes, in any order; never [`UNKNOWN`].
+/// A digest of extended attributes, in any order; never [`UNKNOWN`]. A label of SELinux does not count: this machine's
+/// policy gives it, and the guest's need not.
 fn digest(xattrs: &[Xattr]) -> u64 {
-    let mut sorted: Vec<&Xattr> = xattrs.iter().collect();
+    let mut sorted: Vec<&Xattr> = xattrs.iter().filter(|xattr| *xattr.name != *b"security.selinux").collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
     let sum = sorted.iter().flat_map(|xattr| [&xattr.name, &xattr.value]).fold(0, |sum, bytes| {
         crc32c::crc32c_append(crc32c::crc32c_append(sum, &(bytes.len() as u64).to_le_bytes()), bytes)
     });
-    (xattrs.len() as u64 & 0x7fff_ffff) << 32 | u64::from(sum)
+    (sorted.len() as u64 & 0x7fff_ffff) << 32 | u64::from(sum)
 }
 
 /// A file of the lower tree that lends its bytes, or one of its names.
@@ -128,6 +129,7 @@ mod tests {
         let before = tree(&[("user.a", "b")]);
         let identity = Identity::of(&before, InodeId::ROOT);
         assert!(identity.is(&before, InodeId::ROOT));
+        assert!(identity.is(&tree(&[("security.selinux", "label"), ("user.a", "b")]), InodeId::ROOT));
         for other in [&[][..], &[("user.a", "c")], &[("user.ab", "")], &[("user.a", "b"), ("user.c", "")]] {
             let now = tree(other);
             assert!(!identity.is(&now, InodeId::ROOT), "{other:?}");
