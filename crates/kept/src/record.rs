@@ -120,9 +120,10 @@ pub struct Applying {
 pub struct Applied {
     /// The start of the machine that it happened after, as `/proc/sys/kernel/random/boot_id` names it.
     pub boot: String,
-    /// The mounts that the trees' roots were on, by ordinal ([`mount_of`](super::volume::mount_of)).
+    /// The mounts that it wrote to ([`mount_of`](super::volume::mount_of)): the tree's ordinal, a path in the tree that is
+    /// on the mount, and its number.
     #[serde(default)]
-    pub mounts: HashMap<u8, u64>,
+    pub mounts: Vec<(u8, Bytes, u64)>,
 }
 
 /// What applies of a run made on the host.
@@ -232,7 +233,7 @@ mod tests {
     fn after_a_failed_wait_for_the_disk_nothing_is_known_to_be_there() {
         let now = boot().unwrap();
         let made = Made { token: "t".to_owned(), boot: now.clone(), ..Made::default() };
-        let record = Record { applied: Some(Applied::now(&[]).unwrap()), made: Some(made), ..Record::begun() };
+        let record = Record { applied: Some(Applied::now([]).unwrap()), made: Some(made), ..Record::begun() };
         assert_eq!(record.applied.as_ref().map(|applied| &applied.boot), Some(&now));
         let doubted = record.in_doubt();
         assert!(doubted.applied.is_some_and(|applied| applied.boot != now));

@@ -6,31 +6,42 @@
 //! system was mounted again, because it may have been taken away, and after a failed sync, because the kernel reports a
 //! failed write once and lets the next sync succeed.
 
-use std::fs;
+use std::collections::HashSet;
 use std::path::Path;
+use std::{fs, iter};
 
 use super::KeptRun;
 use super::apply::{first_missing, make_durable};
+use super::bytes::Bytes;
 use super::diff::RunDiff;
 use super::record::{Applied, KeptTree, Record, UNKNOWN_BOOT};
 use super::volume::mount_of;
 use crate::KeptError;
 
 impl Applied {
-    /// An apply to these trees that ends now.
-    pub fn now(trees: &[KeptTree]) -> Result<Applied, KeptError> {
-        let written = trees.iter().filter(|tree| !tree.read_only);
-        let mounts = written.filter_map(|tree| Some((tree.ordinal, mount_of(&tree.source())?))).collect();
+    /// An apply to these trees that ends now, which wrote to these directories in each.
+    pub fn now<'d>(written: impl IntoIterator<Item = (&'d KeptTree, HashSet<&'d [u8]>)>) -> Result<Applied, KeptError> {
+        let mut mounts = Vec::new();
+        for (tree, directories) in written {
+            let mut seen = HashSet::new();
+            let within = directories.into_iter().filter(|_| tree.cross);
+            for path in iter::once(&b""[..]).chain(within) {
+                let path = Bytes::new(path);
+                let mount = mount_of(&tree.source().join(path.to_path()));
+                mounts.extend(mount.filter(|mount| seen.insert(*mount)).map(|mount| (tree.ordinal, path, mount)));
+            }
+        }
         Ok(Applied { boot: boot()?, mounts })
     }
 
     /// Whether the trees are on the mounts on which they were. What a file system had not written when it was taken
     /// away is nowhere, and syncing its next mount says nothing of that.
     pub fn is_on_same_mounts(&self, trees: &[KeptTree]) -> bool {
-        let is_same = |tree: &KeptTree| {
-            self.mounts.get(&tree.ordinal).is_none_or(|mount| mount_of(&tree.source()) == Some(*mount))
+        let is_same = |(ordinal, path, mount): &(u8, Bytes, u64)| {
+            let tree = trees.iter().find(|tree| tree.ordinal == *ordinal);
+            tree.is_none_or(|tree| mount_of(&tree.source().join(path.to_path())) == Some(*mount))
         };
-        trees.iter().all(is_same)
+        self.mounts.iter().all(is_same)
     }
 }
 

@@ -65,12 +65,14 @@ pub fn mount_of(path: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::fs;
     use std::process::Command;
 
-    use super::super::KeptTree;
+    use super::super::record::Applied;
     use super::super::spent::settle;
     use super::super::staged::Staged;
+    use super::super::{KeptTree, OwnersBack};
     use super::*;
 
     /// A mount that ends when dropped.
@@ -155,6 +157,31 @@ mod tests {
         if !check(&at, (&tmpfs, &tmpfs)) || !check(&at, (&a, &b)) {
             eprintln!("skipped: a_volume_in_the_place_of_another_is_refused: mounting a file system: it needs root");
         }
+    }
+
+    #[test]
+    fn a_volume_beneath_a_tree_that_is_mounted_again_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let beneath = dir.path().join("beneath");
+        fs::create_dir(&beneath).unwrap();
+        let tmpfs = ["-t", "tmpfs", "-o", "size=4m", "tmpfs"];
+        let mounted = Mounted::new(&tmpfs, &beneath).filter(|_| mount_of(&beneath).is_some());
+        let Some(mounted) = mounted else {
+            let test = "a_volume_beneath_a_tree_that_is_mounted_again_is_noticed";
+            return println!(
+                "skipped: {test}: mounting a file system and telling mounts apart: it needs root and Linux 6.8"
+            );
+        };
+        let tree = |cross| KeptTree::new(dir.path(), Path::new("/"), false, 0, OwnersBack::default(), cross);
+        let written = |tree| Applied::now([(tree, HashSet::from([&b"beneath"[..]]))]).unwrap();
+        let trees = [false, true].map(tree);
+        let applied = trees.each_ref().map(written);
+        let is_same = || [0, 1].map(|i| applied[i].is_on_same_mounts(&trees[i..=i]));
+        assert_eq!(is_same(), [true, true]);
+        drop(mounted);
+        let _mounted = Mounted::new(&tmpfs, &beneath).unwrap();
+        // A tree without what is beneath it has nothing there.
+        assert_eq!(is_same(), [true, false]);
     }
 
     #[test]

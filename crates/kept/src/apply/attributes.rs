@@ -7,11 +7,11 @@ use inarch_tree::compare::Aspects;
 use inarch_tree::{FileType, Inode, InodeId, Tree, Xattr};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod,
-    fchown, fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
+    fchown, fgetxattr, fremovexattr, fsetxattr, futimens, getxattr, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 
-use super::host::{Directory, file_type, mtime};
+use super::host::{Directory, mtime};
 use super::make::{MakeError, host};
 use super::object::{Identity, path_of};
 use crate::OwnersBack;
@@ -74,6 +74,8 @@ const SET_ID: u32 = 0o6000;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const CAPABILITIES: &[u8] = b"security.capability";
+/// Of SELinux.
+const LABEL: &[u8] = b"security.selinux";
 
 /// An object on the host that gets attributes.
 #[derive(Clone, Copy)]
@@ -126,16 +128,19 @@ pub(super) fn set_attributes(
     let mut is_owned = !wanted.is_foreign;
     lost.foreign += u64::from(wanted.is_foreign && aspects.owner);
     let owner_differs = (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid);
+    let mut bits = there.st_mode & 0o7777;
     if owner_differs && !aspects.owner {
         is_owned = false;
     } else if owner_differs {
         // chown(2) itself clears them, but not on every file system, and not a set-group-ID bit without the group's
         // execute bit.
-        if there.st_mode & SET_ID != 0 && inode.file_type() != FileType::Directory {
-            target.chmod(there.st_mode & 0o7777 & !SET_ID).map_err(host("set the permissions of"))?;
+        if bits & SET_ID != 0 && inode.file_type() != FileType::Directory {
+            bits &= !SET_ID;
+            target.chmod(bits).map_err(host("set the permissions of"))?;
         }
         match target.chown(wanted.uid, wanted.gid) {
-            Err(Errno::PERM) => {
+            // The latter in a user namespace that does not map it.
+            Err(Errno::PERM | Errno::INVAL) => {
                 lost.owners += 1;
                 is_owned = false;
             }
@@ -145,7 +150,7 @@ pub(super) fn set_attributes(
     let has_mode = if aspects.mode { inode.mode() } else { there.st_mode };
     let inherited = [ACCESS_ACL, b"system.posix_acl_default"].into_iter().filter(|_| inherits);
     let unwanted = wanted.unwanted.iter().map(|name| &name[..]).filter(|_| aspects.xattrs);
-    let narrowed = remove_xattrs(target, unwanted.chain(inherited), (&there, has_mode), lost)?;
+    let narrowed = remove_xattrs(target, unwanted.chain(inherited), (bits, has_mode), lost)?;
     // A file of another owner gets no set-ID bits.
     let is_another = if aspects.mode { !is_owned } else { owner_differs && aspects.owner };
     let is_denied = is_another && inode.file_type() != FileType::Directory;
@@ -192,8 +197,11 @@ pub(super) fn set_attributes(
     }
     // From here on a write removes the capabilities, too.
     if is_capable && gives_rights && !target.is_unwritten(&there)? {
-        let kept = target.remove_xattr(CAPABILITIES).and_then(|()| target.chmod(mode & !SET_ID));
-        kept.map_err(host("take the capabilities of"))?;
+        match target.remove_xattr(CAPABILITIES) {
+            Err(Errno::NODATA) => {}
+            removed => removed.map_err(host("take the capabilities of"))?,
+        }
+        target.chmod(mode & !SET_ID).map_err(host("set the permissions of"))?;
         return Err(MakeError::Changed);
     }
     lost.privileges += u64::from(without);
@@ -203,24 +211,27 @@ pub(super) fn set_attributes(
     Ok(Identity::of(&there))
 }
 
-/// Removes extended attributes, which may not be there, of what is to have the permissions `mode`. Before an ACL goes,
-/// the group loses the bits that `mode` does not have: without an ACL the bits of its mask are the group's. Returns
-/// whether it lost any.
+/// Removes extended attributes, which may not be there, of what has the permissions `bits` and is to have `mode`. Before
+/// an ACL goes, the group loses the bits that `mode` does not have: without an ACL the bits of its mask are the group's.
+/// Returns whether it lost any.
 fn remove_xattrs<'n>(
     target: Target<'_>,
     names: impl Iterator<Item = &'n [u8]>,
-    (there, mode): (&Stat, u32),
+    (bits, mode): (u32, u32),
     lost: &mut Lost,
 ) -> Result<bool, MakeError> {
+    let common = bits & (mode | !0o070);
     let mut narrowed = false;
     for name in names {
-        let common = there.st_mode & 0o7777 & (mode | !0o070);
-        if name == ACCESS_ACL && common != there.st_mode & 0o7777 && file_type(there) != Some(FileType::Symlink) {
+        // No symlink has an ACL.
+        if name == ACCESS_ACL && common != bits && target.has_xattr(name) {
             target.chmod(common).map_err(host("set the permissions of"))?;
             narrowed = true;
         }
         match target.remove_xattr(name) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            // The kernel refuses before it looks. A label is never removed.
+            Err(Errno::PERM | Errno::ACCESS) if name == LABEL || !target.has_xattr(name) => {}
             Err(Errno::PERM | Errno::ACCESS) => lost.xattrs += 1,
             Err(errno) => return Err(MakeError::Host("remove the extended attributes of", errno)),
         }
@@ -294,6 +305,14 @@ impl Target<'_> {
         match self {
             Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
             Target::Held(file, ..) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
+        }
+    }
+
+    /// Whether it has an extended attribute.
+    fn has_xattr(self, attribute: &[u8]) -> bool {
+        match self {
+            Target::Open(file, _) => fgetxattr(file, attribute, &mut [0; 0]).is_ok(),
+            Target::Held(file, ..) => getxattr(path_of(file), attribute, &mut [0; 0]).is_ok(),
         }
     }
 

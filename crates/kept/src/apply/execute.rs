@@ -466,7 +466,8 @@ impl<'a> Executor<'_, 'a> {
 
     /// What is in its place without all its attributes is not applied.
     fn note_attributes(&mut self, i: usize, set: Result<(), MakeError>) {
-        self.outcome.unfinished |= matches!(set, Err(MakeError::Host(..)));
+        let passes = [Errno::DQUOT, Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC];
+        self.outcome.unfinished |= matches!(set, Err(MakeError::Host(_, errno)) if passes.contains(&errno));
         match self.note(i, set) {
             true => self.outcome.done.insert(i),
             false => self.outcome.done.remove(&i),

@@ -13,6 +13,7 @@ use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::make::Same;
 use super::progress::Progress;
 use super::sides::{Sides, inside, joined, parent};
+use crate::OwnersBack;
 use crate::same::data_of_either;
 
 /// Bytes that are compared at once.
@@ -489,17 +490,18 @@ impl<'l, 'a> Look<'l, 'a> {
         }
         let Ok((directory, name)) = self.host.seen(sides.path(i)) else { return false };
         let (had, has) = (sides.base.xattrs(was.xattrs()), sides.guest.xattrs(is.xattrs()));
-        let on_host = |xattrs: &[Xattr], name: &[u8]| {
-            let mut value = xattrs.iter().find(|xattr| *xattr.name == *name)?.value.to_vec();
-            if name.starts_with(b"system.posix_acl_") {
-                sides.owners.acl(&mut value);
-            }
-            Some(value)
+        let value = |xattrs: &[Xattr], name: &[u8]| {
+            let found = xattrs.iter().find(|xattr| *xattr.name == *name);
+            found.map(|xattr| xattr.value.to_vec())
         };
         let is_others = |xattr: &&Xattr| {
+            // Several owners of the host may be one in the guest, or none: nobody knows what the host had.
+            if xattr.name.starts_with(b"system.posix_acl_") && *sides.owners != OwnersBack::default() {
+                return false;
+            }
             // What cannot be read cannot be set either.
             let Ok(there) = directory.xattr(&name, &xattr.name) else { return false };
-            there != on_host(had, &xattr.name) && there != on_host(has, &xattr.name)
+            there != value(had, &xattr.name) && there != value(has, &xattr.name)
         };
         let removed_or_changed = had.iter().filter(|xattr| !has.contains(xattr));
         removed_or_changed.chain(has.iter().filter(|xattr| !had.contains(xattr))).any(|xattr| is_others(&xattr))

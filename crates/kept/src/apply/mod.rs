@@ -79,7 +79,7 @@ use leftovers::Leftovers;
 use look::{Facts, Found, Look, Seen};
 use plan::Plan;
 use progress::{Durable, Progress};
-use sides::{Parts, Sides};
+use sides::{Parts, Sides, parent};
 use ties::Ties;
 use unended::{UNENDED, Unended};
 use worker::Task;
@@ -266,6 +266,11 @@ impl<'a> Work<'a> {
             count => format!("it and {count} other such directories keep their owners"),
         };
         Some(format!("{first}: this machine made it, too; {others}, permissions and extended attributes"))
+    }
+
+    /// The tree, and the directories of it that an apply of everything writes to.
+    fn written(&self) -> (&KeptTree, HashSet<&[u8]>) {
+        (&self.tree.tree, self.tree.differences.iter().map(|difference| parent(&difference.path)).collect())
     }
 
     /// Why a path is left alone, unless that follows from another path in the report.
@@ -585,7 +590,7 @@ fn end(
             work.tree.disk.keep_only(&work.rest())?;
         }
     }
-    let applied = report.complete.then(|| Applied::now(&record.trees)).transpose()?;
+    let applied = report.complete.then(|| Applied::now(works.iter().map(Work::written))).transpose()?;
     let applying = unended.zip(record.applying.take()).map(|(unended, applying)| unended.left_by(applying));
     if applying.is_some() {
         report.notes.push(UNENDED.to_owned());

@@ -429,7 +429,7 @@ fn attributes_that_could_not_be_set_are_set_by_the_same_command_again() {
             setxattr(guest.join(name), "user.name", name.as_bytes(), XattrFlags::empty()).unwrap();
         }
         let mut staged = Staged::new(&host, &guest);
-        let fails = at.map(|at| (at..at + 1, Errno::NOSPC));
+        let fails = at.map(|at| (at..at + 1, Errno::DQUOT));
         let faults = Arc::new(Faults { root: host.clone(), fails, ..Faults::default() });
         go_wrong(Some(Arc::clone(&faults)));
         let report = staged.apply();

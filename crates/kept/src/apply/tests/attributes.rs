@@ -100,8 +100,10 @@ fn an_acl_that_goes_leaves_the_group_nothing_of_its_mask() {
         let mut world = World::new(|root| {
             fill(root, &[("shared", "x")]);
             setxattr(root.join("shared"), ACL, &list, XattrFlags::empty()).unwrap();
+            fs::set_permissions(root.join("shared"), fs::Permissions::from_mode(0o4770)).unwrap();
         });
         assert!(world.remove_xattr("shared", ACL) && world.chmod("shared", 0o700));
+        assert!(world.chown("shared", OWNER.0, OWNER.1));
         world
     };
     let calls = apply(&mut make(), &[]).calls;
@@ -111,8 +113,11 @@ fn an_acl_that_goes_leaves_the_group_nothing_of_its_mask() {
         world.apply(&mut Memory::default(), &[], Faults { dies: Some(at), ..Faults::default() });
         let path = world.host("shared");
         let has_list = getxattr(&path, ACL, &mut [0; 64]).is_ok();
-        let mode = fs::metadata(&path).unwrap().mode() & 0o777;
+        let found = fs::metadata(&path).unwrap();
+        let mode = found.mode() & 0o7777;
         assert!(has_list || mode & 0o070 == 0, "killed at call {at}: {mode:o}");
+        let is_given = (found.uid(), found.gid()) == OWNER;
+        assert!(!is_given || mode & 0o6000 == 0, "killed at call {at}: {mode:o}, of the new owner");
         seen.insert((has_list, mode));
     }
     assert!(seen.len() > 2, "{seen:?}");
