@@ -11,8 +11,8 @@ mod rights;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Occupancy;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub struct OneClient {
 struct Held {
     /// The root is always among them.
     nodes: HashMap<NodeId, Known>,
+    /// What the client learned last of directories, and of names in sticky directories.
+    places: HashMap<OwnedPlace, NodeId>,
     files: HashMap<(NodeId, HandleId), Option<Slot>>,
     directories: HashMap<(NodeId, HandleId), Option<Slot>>,
 }
@@ -54,9 +56,12 @@ struct Held {
 struct Known {
     lookups: u64,
     told: Told,
-    /// The sticky directory and the name there that the client learned of last.
-    place: Option<(NodeId, Box<[u8]>)>,
+    /// Those of [`Held::places`] that lead to it.
+    places: HashSet<OwnedPlace>,
 }
+
+/// A directory, and a name in it.
+type OwnedPlace = (NodeId, Box<[u8]>);
 
 impl Known {
     /// Whether it is a directory from which only owners remove names.
@@ -72,7 +77,42 @@ impl Held {
         if let Some(root) = root {
             known.told.tell(root.into());
         }
-        Held { nodes: HashMap::from([(NodeId::ROOT, known)]), files: HashMap::new(), directories: HashMap::new() }
+        Held {
+            nodes: HashMap::from([(NodeId::ROOT, known)]),
+            places: HashMap::new(),
+            files: HashMap::new(),
+            directories: HashMap::new(),
+        }
+    }
+
+    /// Counts a look-up that the client gets, of what is at a place.
+    fn learn(&mut self, place: Option<Place<'_>>, entry: &Entry) {
+        let is_directory = entry.attributes.mode & libc::S_IFMT == libc::S_IFDIR;
+        let has_say = |parent: &NodeId| is_directory || self.nodes.get(parent).is_some_and(Known::is_sticky);
+        let place = place.filter(|(parent, _)| has_say(parent));
+        let known = self.nodes.entry(entry.node).or_default();
+        known.lookups += 1;
+        known.told.tell((&entry.attributes).into());
+        let Some((parent, name)) = place else { return };
+        let place: OwnedPlace = (parent, name.into());
+        known.places.insert(place.clone());
+        let before = self.places.insert(place.clone(), entry.node).filter(|before| *before != entry.node);
+        if let Some(other) = before.and_then(|before| self.nodes.get_mut(&before)) {
+            other.places.remove(&place);
+        }
+    }
+
+    /// Drops look-ups, and returns how many there were.
+    fn forget(&mut self, node: NodeId, lookups: u64) -> u64 {
+        let Occupancy::Occupied(mut there) = self.nodes.entry(node) else { return 0 };
+        let given = lookups.min(there.get().lookups);
+        there.get_mut().lookups -= given;
+        if there.get().lookups == 0 && node != NodeId::ROOT {
+            for place in there.remove().places {
+                self.places.remove(&place);
+            }
+        }
+        given
     }
 }
 
@@ -143,12 +183,7 @@ impl OneClient {
 
     /// Counts a look-up that the client gets, of what is at a place.
     fn learned(&self, place: Option<Place<'_>>, entry: Entry) -> Entry {
-        let mut held = self.held();
-        let place = place.filter(|(parent, _)| held.nodes.get(parent).is_some_and(Known::is_sticky));
-        let known = held.nodes.entry(entry.node).or_default();
-        known.lookups += 1;
-        known.told.tell((&entry.attributes).into());
-        known.place = place.map(|(parent, name)| (parent, name.into()));
+        self.held().learn(place, &entry);
         entry
     }
 
@@ -203,22 +238,13 @@ impl FileSystem for OneClient {
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
-        let given = {
-            let mut held = self.held();
-            let Occupancy::Occupied(mut there) = held.nodes.entry(node) else { return };
-            let given = lookups.min(there.get().lookups);
-            there.get_mut().lookups -= given;
-            if there.get().lookups == 0 && node != NodeId::ROOT {
-                there.remove();
-            }
-            given
-        };
+        let given = self.held().forget(node, lookups);
         self.below.forget(node, given);
     }
 
     fn disconnected(&self) {
         let none = Held::new(root_of(&*self.below).as_ref());
-        let Held { nodes, files, directories } = std::mem::replace(&mut *self.held(), none);
+        let Held { nodes, files, directories, .. } = std::mem::replace(&mut *self.held(), none);
         for ((node, handle), _slot) in files {
             self.below.release(node, handle, None);
         }

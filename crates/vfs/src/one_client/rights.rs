@@ -91,9 +91,7 @@ impl OneClient {
         if !self.may_be_misled(context) || !is_sticky() {
             return Ok(());
         }
-        let Some(entry) = self.require_told_of_name(context, (parent, name))? else { return Ok(()) };
-        let has_place = |known: &Known| known.place.as_ref().is_some_and(|at| at.0 == parent && *at.1 == *name);
-        if self.has().nodes.get(&entry.node).is_some_and(has_place) { Ok(()) } else { Err(Errno::STALE) }
+        self.require_learned(context, (parent, name))
     }
 
     /// The same for a rename. A directory that gets another parent has a say, too.
@@ -108,7 +106,19 @@ impl OneClient {
         if !self.may_be_misled(context) || from.0 == to.0 {
             return Ok(());
         }
-        [from, to].into_iter().try_for_each(|place| self.require_told_of_name(context, place).map(drop))
+        [from, to].into_iter().try_for_each(|place| match self.require_told_of_name(context, place)? {
+            Some(entry) if entry.attributes.mode & libc::S_IFMT == libc::S_IFDIR => {
+                self.require_learned(context, place)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Returns `ESTALE` unless the client has learned that what has a name has it, with its permissions of now.
+    fn require_learned(&self, context: &Context<'_>, (parent, name): Place<'_>) -> Result<(), Errno> {
+        let Some(entry) = self.require_told_of_name(context, (parent, name))? else { return Ok(()) };
+        let learned = self.has().places.get(&(parent, name.into())).copied();
+        if learned == Some(entry.node) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// What has a name; `None` if nothing has. `ESTALE` unless the client knows it with its permissions.

@@ -280,3 +280,39 @@ fn a_client_is_not_misled_by_its_own_changes() {
         assert!(scene.client.open(&USER, x, WRITE).is_ok(), "{layer:?}");
     }
 }
+
+#[test]
+fn a_directory_moves_only_from_where_the_client_saw_it() {
+    for layer in LAYERS {
+        let scene = Scene::new(layer);
+        let [d, e, root] = [directory_of(&scene.client, "d"), directory_of(&scene.client, "e"), NodeId::ROOT];
+        let mine = scene.client.make_directory(&USER, d, b"x", &DIRECTORY).unwrap().node;
+        // Root's, which the client knows by another name.
+        let at_root = scene.other.make_directory(&ROOT, root, b"p", &DIRECTORY).unwrap().node;
+        assert_eq!(scene.client.lookup(&USER, root, b"p").unwrap().node, at_root);
+        let other_d = directory_of(&scene.other, "d");
+        scene.other.lookup(&ROOT, other_d, b"x").unwrap();
+        scene.other.rename(&ROOT, other_d, b"x", root, b"away", 0).unwrap();
+        scene.other.rename(&ROOT, root, b"p", other_d, b"x", 0).unwrap();
+        assert_eq!(scene.client.rename(&USER, d, b"x", e, b"x", 0), Err(Errno::STALE), "{layer:?}");
+        // A client that has looked again may.
+        assert_ne!(scene.client.lookup(&USER, d, b"x").unwrap().node, mine);
+        assert_eq!(scene.client.rename(&USER, d, b"x", e, b"x", 0), Ok(()), "{layer:?}");
+    }
+}
+
+#[test]
+fn each_name_of_a_file_is_remembered_until_it_is_forgotten() {
+    for layer in LAYERS {
+        let scene = Scene::new(layer);
+        scene.set(".", "d", &mode(0o1777));
+        let d = scene.node(".", "d");
+        let f = scene.node("d", "f");
+        scene.client.link(&ROOT, f, d, b"link").unwrap();
+        assert_eq!(scene.client.unlink(&USER, d, b"f"), Ok(()), "{layer:?}");
+        let places = || scene.client.has().places.len();
+        let before = places();
+        scene.client.forget(f, u64::MAX);
+        assert_eq!(places(), before - 2, "{layer:?}");
+    }
+}
