@@ -60,6 +60,9 @@ struct Known {
     places: HashSet<OwnedPlace>,
 }
 
+/// The most names of a node that are remembered.
+const MOST_NAMES: usize = 64;
+
 /// A directory, and a name in it.
 type OwnedPlace = (NodeId, Box<[u8]>);
 
@@ -95,7 +98,12 @@ impl Held {
         known.told.tell((&entry.attributes).into());
         let Some((parent, name)) = place else { return };
         let place: OwnedPlace = (parent, name.into());
+        // Renames leave old names here until the client forgets the node. One that is dropped is looked up again.
+        let all = if known.places.len() < MOST_NAMES { HashSet::new() } else { std::mem::take(&mut known.places) };
         known.places.insert(place.clone());
+        for old in all {
+            self.places.remove(&old);
+        }
         let before = self.places.insert(place.clone(), entry.node).filter(|before| *before != entry.node);
         if let Some(other) = before.and_then(|before| self.nodes.get_mut(&before)) {
             other.places.remove(&place);

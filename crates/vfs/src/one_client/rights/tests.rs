@@ -316,3 +316,18 @@ fn each_name_of_a_file_is_remembered_until_it_is_forgotten() {
         assert_eq!(places(), before - 2, "{layer:?}");
     }
 }
+
+#[test]
+fn of_a_directory_that_is_renamed_again_and_again_few_names_are_remembered() {
+    let scene = Scene::new(Layer::Upper);
+    let (client, root) = (&scene.client, NodeId::ROOT);
+    let before = client.has().places.len();
+    for number in 0..300 {
+        let [from, to] =
+            [number, number + 1].map(|number| if number == 0 { "d".to_owned() } else { format!("d{number}") });
+        scene.other.rename(&ROOT, root, from.as_bytes(), root, to.as_bytes(), 0).unwrap();
+        client.lookup(&USER, root, to.as_bytes()).unwrap();
+    }
+    assert!(client.has().places.len() <= before + 65);
+    assert_eq!(client.rename(&USER, root, b"d300", directory_of(client, "e"), b"d", 0), Ok(()));
+}
