@@ -495,7 +495,7 @@ impl<'l, 'a> Look<'l, 'a> {
             found.map(|xattr| xattr.value.to_vec())
         };
         let is_others = |xattr: &&Xattr| {
-            // Several owners of the host may be one in the guest, or none: nobody knows what the host had.
+            // An owner map may merge several owners, so the ACL that was scanned is unknown.
             if xattr.name.starts_with(b"system.posix_acl_") && *sides.owners != OwnersBack::default() {
                 return false;
             }

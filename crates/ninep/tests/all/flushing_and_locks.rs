@@ -249,9 +249,10 @@ struct Gated {
     gate: Arc<Gate>,
 }
 
-/// A gate: `(somebody waits at it, it is open)`.
+/// A gate that holds up reads until it is open.
 #[derive(Default)]
 struct Gate {
+    /// `(has_reader, is_open)`
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -306,7 +307,7 @@ fn a_copy_to_the_upper_layer_holds_up_no_other_request() {
         client.attach(0, 0);
         client.walk(0, 1, "file");
         client.send(40, &request);
-        gate.wait(|(is_somebody_there, _)| is_somebody_there);
+        gate.wait(|(has_reader, _)| has_reader);
         client.getattr(0);
         // The flush is read, and ends the copy after a piece.
         client.send(41, &Request::Flush { old_tag: 40 });
