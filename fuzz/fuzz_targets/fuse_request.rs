@@ -77,7 +77,7 @@ fn length(slices: &[VolatileSlice<'_>]) -> usize {
 impl FileSystem for Checked {
     fn lookup(&self, _: &Context<'_>, _: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let entry = entry_of(name);
-        if name.len() % 2 == 0 { Err(Errno::NOENT) } else { Ok(entry) }
+        if name.len().is_multiple_of(2) { Err(Errno::NOENT) } else { Ok(entry) }
     }
 
     fn absence_valid(&self, parent: NodeId) -> Duration {

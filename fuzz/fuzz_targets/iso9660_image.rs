@@ -19,7 +19,7 @@ fn record(name: &[u8], flags: u8, extent: u8, size: u16, system: &[u8]) -> Vec<u
 
 /// A disc with Rock Ridge, Joliet or neither: a directory, a symlink with a continuation area, and a file of two sections.
 fn base(kind: u8) -> Vec<u8> {
-    let (rock, joliet) = (kind % 3 == 0, kind % 3 == 1);
+    let (rock, joliet) = (kind.is_multiple_of(3), kind % 3 == 1);
     let mut image = vec![0; 32 * SECTOR];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
     let root = record(b"\0", 2, 20, 2048, b"");
