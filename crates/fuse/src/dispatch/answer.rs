@@ -4,15 +4,15 @@ use std::cell::Cell;
 
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OPEN_TO_EXECUTE, OpenHandle,
-    SetAttributes, SetTime, WriteKind, check_name,
+    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OF_USERS, OPEN_TO_EXECUTE,
+    OpenHandle, SetAttributes, SetTime, WriteKind, check_name,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::message::{Reply, total, window};
-use super::rights::{EXECUTE, OF_USERS, READ, WRITE};
+use super::rights::{EXECUTE, READ, WRITE};
 use super::{Dispatcher, MAX_DATA};
 use crate::wire::listing::DirectoryList;
 use crate::wire::open_flag;

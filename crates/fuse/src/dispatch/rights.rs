@@ -25,8 +25,6 @@ pub(super) const EXECUTE: u32 = 1;
 
 /// Extended attributes of file systems, such as ACLs.
 const OF_SYSTEMS: &[u8] = b"system.";
-/// Those that need permission to read or write the file (`xattr_permission` of Linux's fs/xattr.c).
-pub(super) const OF_USERS: &[u8] = b"user.";
 
 impl<F: FileSystem + ?Sized> Asked<'_, F> {
     /// Whether the caller is to be compared with the node's permissions.

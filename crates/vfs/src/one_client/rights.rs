@@ -91,7 +91,7 @@ impl OneClient {
         if !self.may_be_misled(context) || !is_sticky() {
             return Ok(());
         }
-        self.require_learned(context, (parent, name))
+        self.require_learned((parent, name), self.require_told_of_name(context, (parent, name))?)
     }
 
     /// The same for a rename. A directory that gets another parent has a say, too.
@@ -106,17 +106,16 @@ impl OneClient {
         if !self.may_be_misled(context) || from.0 == to.0 {
             return Ok(());
         }
-        [from, to].into_iter().try_for_each(|place| match self.require_told_of_name(context, place)? {
-            Some(entry) if entry.attributes.mode & libc::S_IFMT == libc::S_IFDIR => {
-                self.require_learned(context, place)
-            }
-            _ => Ok(()),
+        let is_directory = |entry: &Entry| entry.attributes.mode & libc::S_IFMT == libc::S_IFDIR;
+        [from, to].into_iter().try_for_each(|place| {
+            let entry = self.require_told_of_name(context, place)?;
+            self.require_learned(place, entry.filter(is_directory))
         })
     }
 
-    /// Returns `ESTALE` unless the client has learned that what has a name has it, with its permissions of now.
-    fn require_learned(&self, context: &Context<'_>, (parent, name): Place<'_>) -> Result<(), Errno> {
-        let Some(entry) = self.require_told_of_name(context, (parent, name))? else { return Ok(()) };
+    /// Returns `ESTALE` unless the client has learned that `entry` is at the place, if anything is.
+    fn require_learned(&self, (parent, name): Place<'_>, entry: Option<Entry>) -> Result<(), Errno> {
+        let Some(entry) = entry else { return Ok(()) };
         let learned = self.has().places.get(&(parent, name.into())).copied();
         if learned == Some(entry.node) { Ok(()) } else { Err(Errno::STALE) }
     }
