@@ -58,6 +58,11 @@ impl Guarded {
     }
 }
 
+/// What a server writes to the guard of its mount before it closes the pipe. A server that was killed writes nothing.
+const GONE: &[u8] = b"gone";
+/// The server waits for the end of the guard, and reads what it says.
+const LISTENS: &[u8] = b"listens";
+
 /// The exit statuses of a mount's guard: not in use; in use; or it stays, and standard output says why.
 const CLEAN: u8 = 0;
 const IN_USE: u8 = 1;
@@ -124,10 +129,8 @@ impl Guard {
     pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, LifecycleError> {
         if is_gone {
             mount.forget();
-            // If it is not heard, the child looks by itself.
-            let _ = self.child.stdin.as_ref().map(|mut input| input.write_all(b"gone"));
         }
-        drop(self.child.stdin.take());
+        self.end_input(if is_gone { GONE } else { LISTENS });
         let mut reason = String::new();
         if let Some(mut output) = self.child.stdout.take() {
             // Without a reason there is the status.
@@ -150,8 +153,14 @@ impl Guard {
 
     /// Makes the guard clean up now.
     pub fn release(&mut self) {
-        drop(self.child.stdin.take());
+        self.end_input(LISTENS);
         let _ = self.child.wait();
+    }
+
+    /// Closes the guard's input, after a last word.
+    fn end_input(&mut self, word: &[u8]) {
+        // If it is not heard, the guard acts as if this process had been killed.
+        let _ = self.child.stdin.take().map(|mut input| input.write_all(word));
     }
 }
 
@@ -177,8 +186,10 @@ pub fn guard(words: &[OsString]) -> u8 {
     let _ = close_inherited();
     // While this is open, no other device has its path.
     let device = words.get(3).and_then(|id| id.to_str()?.parse::<LoopId>().ok()).and_then(|id| id.open().ok());
+    let mut word = Vec::new();
     // However the input ends, it has ended.
-    let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
+    let _ = io::stdin().read_to_end(&mut word);
+    let (is_gone, listens) = (word == GONE, word == LISTENS);
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => remove_directory(path.as_ref()),
@@ -200,7 +211,7 @@ pub fn guard(words: &[OsString]) -> u8 {
                 // What is in use there keeps the whole in use.
                 let _ = mount::unmount_within(&mount);
             }
-            let status = if is_gone { CLEAN } else { unmount(&mount) };
+            let status = if is_gone { CLEAN } else { unmount(&mount, listens) };
             if kind == Guarded::OnOwnFile {
                 remove_empty_file(place.as_deref().unwrap_or(point.as_ref()));
             }
@@ -261,14 +272,15 @@ fn remove_orphan(point: &Path) {
     }
 }
 
-/// Unmounts; returns the exit status that says how that went.
-fn unmount(mount: &MountId) -> u8 {
+/// Unmounts; returns the exit status that says how that went. A server that is being killed does not listen, although
+/// its end of the output may be open for another moment.
+fn unmount(mount: &MountId, listens: bool) -> u8 {
     match mount::unmount_wherever(mount) {
         Ok(Unmounted::Clean) => CLEAN,
         Ok(Unmounted::InUse) => IN_USE,
         Err(error) => {
             let mut server = io::stdout();
-            if write!(server, "{error}").and_then(|()| server.flush()).is_ok() {
+            if listens && write!(server, "{error}").and_then(|()| server.flush()).is_ok() {
                 return FAILED;
             }
             // The server was killed, and will take nothing away. What covers its mount may go one day.
@@ -280,14 +292,18 @@ fn unmount(mount: &MountId) -> u8 {
 /// Takes a mount without a server away when nothing covers it any more.
 fn unmount_later(mount: &MountId) -> u8 {
     const PAUSE: Duration = Duration::from_millis(250);
-    loop {
+    /// Other failures may pass as well: a directory above it was renamed just now.
+    const ATTEMPTS: u32 = 40;
+    let mut failures = 0;
+    while failures < ATTEMPTS {
         thread::sleep(PAUSE);
         match mount::unmount_wherever(mount) {
             Ok(_) => return CLEAN,
-            Err(MountError::Covered { .. }) => {}
-            Err(_) => return FAILED,
+            Err(MountError::Covered { .. }) => failures = 0,
+            Err(_) => failures += 1,
         }
     }
+    FAILED
 }
 
 /// Removes the file at `path`, if there is nothing in it.

@@ -1,7 +1,9 @@
 //! Promise: `inarch umount` unmounts what Inarch mounted, and nothing else; when it returns, the servers have ended, or a line
 //! names the users of a mount.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -144,6 +146,39 @@ fn a_killed_servers_mount_goes_when_nothing_covers_it() {
         unmount(&scene.path().join("point"));
         assert!(within(LONG, || count() == 0), "{}", mounts());
     }
+}
+
+/// In the moment of its end, a killed server has closed the guard's input, and not yet its output.
+#[test]
+fn a_killed_servers_mount_goes_although_its_server_seems_to_listen() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a_killed_servers_mount_goes_although_its_server_seems_to_listen: not root");
+        return;
+    }
+    let scene = Scene::via("auto");
+    let server = Server::start(scene.path(), "tree", scene.way());
+    let id = server.child.id().to_string();
+    let guard = stdout(&scene.shell(&format!("pgrep -P {id} -f clear-away-at-end-of-input"))).trim().to_owned();
+    let words = fs::read(format!("/proc/{guard}/cmdline")).unwrap();
+    let words: Vec<&OsStr> = words.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+    host("kill", &["-KILL", &guard, &id], scene.path());
+    drop(server);
+    assert!(is_mounted(scene.path()), "nobody takes it away");
+    host("mount", &["-t", "tmpfs", "above", "point"], scene.path());
+    let mut another = Command::new(INARCH);
+    another.args(&words[1..words.len() - 1]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut another = another.spawn().unwrap();
+    let reads_nothing = another.stdout.take().unwrap();
+    let place = format!("/proc/{}/syscall", another.id());
+    let sleeps = || {
+        let call = fs::read_to_string(&place).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
+    };
+    assert!(within(LONG, || sleeps() || another.try_wait().unwrap().is_some()));
+    unmount(&scene.path().join("point"));
+    assert!(within(LONG, || !is_mounted(scene.path())));
+    drop(reads_nothing);
+    assert!(another.wait().unwrap().success());
 }
 
 #[test]
