@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::kept::Scene;
-use crate::support::{INARCH, assert_one_line, assert_status, host, stderr, stdout};
+use crate::support::{INARCH, any_machine, assert_one_line, assert_status, host, stderr, stdout};
 
 /// Every kind of change, and those that get into each other's way.
 const SCRIPT: &str = "set -e; cd /data
@@ -322,7 +322,7 @@ fn nothing_of_the_old_goes_before_the_new_is_on_the_disk() {
     // So many that the whole file system is synced.
     let many = "mkdir data/many; for i in $(seq 1 40); do head -c 9000 /dev/urandom > data/many/$i; done";
     host("sh", &["-c", many], &scene.host(""));
-    let script = "cd /data; echo rewritten > f1; rm f2; for i in many/*; do echo more >> $i; done";
+    let script = "cd /data; echo rewritten > f1; rm f2; echo more >> big; for i in many/*; do echo more >> $i; done";
     assert_status(&scene.run("run", script), 0);
     let is_old = |name: u32| fs::metadata(scene.host(&format!("data/many/{name}"))).unwrap().len() == 9000;
     let failing = ["-e", "inject=syncfs:error=EIO"];
@@ -352,6 +352,17 @@ fn nothing_of_the_old_goes_before_the_new_is_on_the_disk() {
     assert!(synced.ended < first.began, "{} comes before {}", first.text, synced.text);
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"rewritten\n");
 
+    // A few files are synced one by one, each with its directory, before what they replace goes.
+    let (output, calls) = traced(&scene, &[], &["apply", "run", "/data/big"]);
+    assert_status(&output, 0);
+    let written = last(&calls, "write", is_write);
+    let is_gone = |call: &&Call| call.is("unlinkat", "/root/data>");
+    let first = calls.iter().find(is_gone).expect("the old file goes");
+    let between = |call: &&Call| call.worked && call.began > written.ended && call.ended < first.began;
+    let syncs = || calls.iter().filter(|call| call.is("fsync", &of_tree)).filter(between);
+    let of_directory = syncs().filter(|call| call.text.contains("/root/data>")).count();
+    assert!(of_directory > 0 && syncs().count() > of_directory, "the file, and its directory, before {}", first.text);
+
     // What lends bytes to its own new version stays until that is on the disk.
     let (output, calls) = traced(&scene, &failing, &["apply", "run"]);
     assert_status(&output, 1);
@@ -370,6 +381,19 @@ fn nothing_of_the_old_goes_before_the_new_is_on_the_disk() {
     assert!(synced.ended < first.began, "{} comes before {}", first.text, synced.text);
     assert!((1..=40).all(|name| !is_old(name)) && !scene.host("data/f2").exists());
     assert!(runs().contains(" applied "), "{}", runs());
+
+    // The next command lets go of what was applied, and not before that is on the disk.
+    let next = ["run", "-q", any_machine(), "--keep", "run", "--root", "root", "--", "/bin/sh"];
+    let (output, calls) = traced(&scene, &failing, &next);
+    assert_one_line(&output, &["cannot make what was applied durable", "Input/output error"]);
+    assert!(calls.iter().any(|call| call.is("syncfs", &of_tree)) && !calls.iter().any(is_of_run));
+    // It has other trees, and is refused as soon as the run is open.
+    let other = [&next[..5], &["--tree", "state:/other"], &next[5..]].concat();
+    let (output, calls) = traced(&scene, &[], &other);
+    assert_one_line(&output, &["run", "--root root"]);
+    let synced = last(&calls, "sync", is_sync);
+    let first = calls.iter().find(|call| is_of_run(call)).expect("what was applied goes");
+    assert!(synced.ended < first.began, "{} comes before {}", first.text, synced.text);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use inarch_tree::compare::Aspects;
 use inarch_tree::{FileType, Inode, InodeId, Tree, Xattr};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod,
-    fchown, fgetxattr, fremovexattr, fsetxattr, futimens, getxattr, removexattr, setxattr, utimensat,
+    fchown, fgetxattr, fremovexattr, fsetxattr, fstatvfs, futimens, getxattr, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 
@@ -74,6 +74,11 @@ const SET_ID: u32 = 0o6000;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const CAPABILITIES: &[u8] = b"security.capability";
+/// Bytes of extended attributes that every file system gives a file: an ext4 has one block for them, of 1 KiB at least.
+const ALWAYS_FITS: usize = 512;
+/// A file system with as many bytes free is not full.
+const ENOUGH: u64 = 1 << 20;
+
 /// Of SELinux.
 const LABEL: &[u8] = b"security.selinux";
 
@@ -192,6 +197,7 @@ pub(super) fn set_attributes(
         }
         match target.set_xattr(&xattr.name, &value) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.xattrs += 1,
+            Err(Errno::NOSPC | Errno::TOOBIG) if target.can_never_have(xattrs) => lost.xattrs += 1,
             result => result.map_err(host("set the extended attributes of"))?,
         }
     }
@@ -306,6 +312,15 @@ impl Target<'_> {
             Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
             Target::Held(file, ..) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
         }
+    }
+
+    /// Whether its file system refused these extended attributes because a file may have only so many bytes of them:
+    /// there is enough space.
+    fn can_never_have(self, xattrs: &[Xattr]) -> bool {
+        let (Target::Open(file, _) | Target::Held(file, ..)) = self;
+        let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
+        let free = fstatvfs(file).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize));
+        bytes > ALWAYS_FITS && free > ENOUGH
     }
 
     /// Whether it has an extended attribute.

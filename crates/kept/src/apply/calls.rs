@@ -14,6 +14,8 @@ pub(crate) enum Ability {
     Unnamed,
     /// Give a file another name.
     Link,
+    /// Rename and promise that nothing is replaced.
+    NoReplace,
     /// Tell upper from lower case.
     #[cfg(test)]
     Case,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use inarch_tree::{FileType, Inode, Timestamp};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat, openat, openat2, readlinkat, renameat_with, statat,
-    unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat, linkat, openat, openat2, readlinkat, renameat_with,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -171,16 +171,54 @@ impl Directory {
         unlinkat(&*self.fd, name, AtFlags::REMOVEDIR)
     }
 
-    /// Renames `from` to `to` in another directory, which is free.
+    /// Gives what is called `from`, a temporary name of ours, the name `to` in another directory, which is free. What
+    /// takes that name in this moment stays (`EXIST`).
     pub fn rename_new(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
-        self.call()?;
-        match renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::NOREPLACE) {
-            // A file system that cannot promise it: look first.
-            Err(Errno::INVAL) if other.stat(to)?.is_none() => {
-                renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::empty())
-            }
-            Err(Errno::INVAL) => Err(Errno::EXIST),
+        match self.rename_no_replace(from, other, to) {
+            // Nor does link(2) replace anything, on any file system.
+            Err(Errno::INVAL) => match self.link_by_name(from, other, to) {
+                Ok(()) => self.remove(from),
+                // A directory, whose rename replaces an empty one at most; or a file system without links.
+                Err(Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.rename_after_look(from, other, to)
+                }
+                Err(errno) => Err(errno),
+            },
             result => result,
+        }
+    }
+
+    /// Gives what is called `name` the name `to` in another directory, a temporary one of ours, which is free.
+    pub fn set_aside(&self, name: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        match self.rename_no_replace(name, other, to) {
+            // By links it would go wrong if something else took `name` in between: that would be removed.
+            Err(Errno::INVAL) => self.rename_after_look(name, other, to),
+            result => result,
+        }
+    }
+
+    /// `INVAL` if the file system cannot promise that it replaces nothing.
+    fn rename_no_replace(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        match self.lacks(Ability::NoReplace) {
+            true => Err(Errno::INVAL),
+            false => renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::NOREPLACE),
+        }
+    }
+
+    fn rename_after_look(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        if other.stat(to)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.call()?;
+        renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::empty())
+    }
+
+    fn link_by_name(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        match self.lacks(Ability::Link) {
+            true => Err(Errno::PERM),
+            false => linkat(&*self.fd, from, &*other.fd, to, AtFlags::empty()),
         }
     }
 
@@ -205,7 +243,7 @@ impl Directory {
         };
         match exchanged {
             Err(Errno::INVAL | Errno::NOSYS) => {
-                other.rename_new(with, self, away)?;
+                other.set_aside(with, self, away)?;
                 if let Err(errno) = self.rename_new(name, other, with) {
                     // The first error is the one that counts.
                     let _ = self.rename_new(away, other, with);

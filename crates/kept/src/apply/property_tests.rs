@@ -383,7 +383,7 @@ pub(super) fn config() -> ProptestConfig {
 }
 
 fn abilities() -> impl Strategy<Value = Vec<Ability>> {
-    prop::sample::subsequence(vec![Ability::Exchange, Ability::Unnamed, Ability::Link], 0..=3)
+    prop::sample::subsequence(vec![Ability::Exchange, Ability::Unnamed, Ability::Link, Ability::NoReplace], 0..=4)
 }
 
 proptest! {

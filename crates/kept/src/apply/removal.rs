@@ -17,7 +17,7 @@ impl Directory {
     /// `Changed`: it is something else, and has its name again. `Kept`: it has the name `gone`, since by now another
     /// thing has the old one, or the host refused to put it back.
     pub fn remove_seen(&self, name: &[u8], gone: &[u8], is_it: impl Fn(&Stat) -> bool) -> Result<(), MakeError> {
-        match self.rename_new(name, self, gone) {
+        match self.set_aside(name, self, gone) {
             Err(Errno::NOENT) => return Err(MakeError::Changed),
             // The longer name may need a block. A removal, which frees some, must not fail for want of one: so this
             // looks at the name, and removes it, without a rename.

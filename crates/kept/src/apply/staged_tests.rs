@@ -322,7 +322,7 @@ proptest! {
         guest in prop::collection::vec((0u8..13, 0..PATHS.len(), 0..PATHS.len()), 0..8),
         host in prop::collection::vec((0u8..13, 0..PATHS.len(), 0..PATHS.len()), 0..4),
         attempts in prop::collection::vec((wrong(), any::<bool>(), prop::collection::vec(0usize..20, 0..3)), 0..4),
-        lacks in prop::sample::subsequence(vec![Ability::Exchange, Ability::Unnamed, Ability::Link], 0..=3),
+        lacks in prop::sample::subsequence(vec![Ability::Exchange, Ability::Unnamed, Ability::Link, Ability::NoReplace], 0..=4),
         force in any::<bool>(),
     ) {
         Case { numbers, guest, host, attempts, lacks, force }.play()?;

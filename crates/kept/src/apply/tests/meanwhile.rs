@@ -106,6 +106,33 @@ fn what_takes_a_name_in_the_moment_of_an_exchange_stays_whatever_fails() {
     }
 }
 
+#[test]
+fn what_comes_to_a_free_name_stays_where_no_rename_promises_it() {
+    let make = || {
+        let mut world = world(&[("a", "old bytes")]);
+        assert!(world.write("a", b"new bytes") && world.write("n", b"the guest's"));
+        world
+    };
+    let lacks = || vec![Ability::NoReplace, Ability::Exchange, Ability::Unnamed];
+    let acts: [Act; 2] = [|root| take(&root.join("a")), |root| take(&root.join("n"))];
+    let calls = make().apply(&mut Memory::default(), &[], Faults { lacks: lacks(), ..Faults::default() }).calls;
+    for (at, act) in (0..calls).flat_map(|at| acts.map(|act| (at, act))) {
+        let mut world = make();
+        world.apply(&mut Memory::default(), &[], Faults { lacks: lacks(), acts: Some((at, act)), ..Faults::default() });
+        let has = |bytes: &[u8]| world.host_files().contains(bytes);
+        assert!(has(b"the host's") || !world.root().with_file_name("acted").exists(), "lost at {at} of {calls}");
+        assert!(has(b"old bytes") || has(b"new bytes"), "both are lost at {at} of {calls}");
+    }
+}
+
+/// Makes a file, unless there is one.
+fn take(path: &Path) {
+    if !path.exists() {
+        fs::write(path, "the host's").unwrap();
+        fs::write(path.parent().unwrap().with_file_name("acted"), "").unwrap();
+    }
+}
+
 fn replace(path: &Path) {
     if fs::read(path).is_ok_and(|bytes| bytes == b"old bytes") {
         fs::remove_file(path).unwrap();
