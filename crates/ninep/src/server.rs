@@ -28,6 +28,9 @@ pub struct NinepOptions {
     pub fids: usize,
     /// The most bytes that a connection's fids may refer to: names, parent directories, open files.
     pub fid_bytes: usize,
+    /// The same of all connections together; a few of these bytes are reserved in equal shares for the possible
+    /// connections.
+    pub all_fid_bytes: usize,
     /// The most files that all connections may have open at once; a few of them are reserved in equal shares for the
     /// possible connections.
     pub open_files: usize,
@@ -57,6 +60,7 @@ impl Default for NinepOptions {
             msize: NinepOptions::MAX_MSIZE,
             fids: 1 << 22,
             fid_bytes: 512 << 20,
+            all_fid_bytes: 2 << 30,
             open_files: open_file_limit(),
             threads: 8,
             waiting_locks: 1024,
@@ -84,7 +88,7 @@ impl NinepServer {
         let options = NinepOptions { msize, ..options };
         NinepServer {
             file_system,
-            shared: Arc::new(Shared::new(options.open_files, options.connections)),
+            shared: Arc::new(Shared::new(options.open_files, options.all_fid_bytes, options.connections)),
             options,
             events: Arc::new(|_| {}),
             requests: Arc::default(),

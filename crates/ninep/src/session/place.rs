@@ -11,6 +11,9 @@ use super::locks::LockChanges;
 use super::usage::OpenFile;
 use inarch_vfs::{ClientSlots, Slot, Slots};
 
+/// One byte in this many is reserved in equal shares for the possible clients.
+const DIVIDED: usize = 16;
+
 /// What all clients of a server share.
 pub struct Shared {
     /// Notifies when a lock may have become free, whoever owned it.
@@ -18,13 +21,21 @@ pub struct Shared {
     /// The clients' locks.
     pub locks: LockTable,
     slots: Arc<Slots>,
+    /// Bytes of what all fids refer to, and the limit.
+    used: AtomicUsize,
+    most: usize,
+    /// The bytes that each client may have beyond the limit.
+    each: usize,
 }
 
 impl Shared {
-    /// For `clients` clients that may have `files` files open.
-    pub fn new(files: usize, clients: usize) -> Shared {
+    /// For `clients` clients that may have `files` files open, and whose fids may refer to `bytes` bytes of places.
+    pub fn new(files: usize, bytes: usize, clients: usize) -> Shared {
         let slots = Arc::new(Slots::new(files, clients));
-        Shared { changes: LockChanges::default(), locks: LockTable::default(), slots }
+        let divided = bytes / DIVIDED;
+        let each = divided / clients.max(1);
+        let (changes, locks) = (LockChanges::default(), LockTable::default());
+        Shared { changes, locks, slots, used: AtomicUsize::new(0), most: bytes - divided, each }
     }
 }
 
@@ -56,10 +67,12 @@ impl Export {
         &self.shared.changes
     }
 
-    /// `ENFILE` if the client has no bytes left. Checked before a request that needs some; one request may exceed the
+    /// `ENFILE` if the client, or all of them together, have no bytes left. Checked before a request that needs some; one request may exceed the
     /// limit.
     pub fn check_room(&self) -> Result<(), Errno> {
-        if self.used.load(Ordering::Relaxed) >= self.most { Err(Errno::NFILE) } else { Ok(()) }
+        let own = self.used.load(Ordering::Relaxed);
+        let is_left = own < self.shared.each || self.shared.used.load(Ordering::Relaxed) < self.shared.most;
+        if own < self.most && is_left { Ok(()) } else { Err(Errno::NFILE) }
     }
 
     /// A slot for a file that is about to be opened; `ENFILE` if the client has too many.
@@ -70,11 +83,13 @@ impl Export {
     /// Adds `bytes` to the client's use.
     pub fn take(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Subtracts `bytes` from the client's use.
     pub fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Takes or releases a lock on a file that the client has open; `EAGAIN` if it conflicts with another one.
@@ -217,7 +232,7 @@ mod tests {
         const DEPTH: u64 = 1_000_000;
         let count = Arc::new(AtomicU64::new(0));
         let file_system: Arc<dyn FileSystem> = Arc::new(Counter(Arc::clone(&count)));
-        let export = Arc::new(Export::new(Arc::new(file_system), Arc::new(Shared::new(1, 1)), 0));
+        let export = Arc::new(Export::new(Arc::new(file_system), Arc::new(Shared::new(1, 1 << 30, 1)), 0));
         let mut place = Place::new(&export, NodeId::ROOT, DIRECTORY, None, b"");
         for depth in 0..DEPTH {
             place = Place::new(&export, NodeId(depth + 2), DIRECTORY, Some(&place), b"d");
@@ -226,5 +241,6 @@ mod tests {
         drop(place);
         assert_eq!(count.load(Ordering::Relaxed), DEPTH);
         assert_eq!(export.used.load(Ordering::Relaxed), 0);
+        assert_eq!(export.shared.used.load(Ordering::Relaxed), 0);
     }
 }

@@ -142,6 +142,17 @@ fn only_so_many_fids_are_kept() {
     client.walk(0, 100, "");
 }
 
+/// Walks with new fids until that is refused; returns how many there are, and the error.
+fn walk_on(client: &mut Client, names: &[&[u8]]) -> (u32, i32) {
+    let mut fids = 0;
+    loop {
+        match client.ask(&walk(0, fids + 1, names)).errno() {
+            None => fids += 1,
+            Some(errno) => return (fids, errno),
+        }
+    }
+}
+
 #[test]
 fn only_so_many_bytes_of_names_are_kept() {
     const BYTES: usize = 1 << 20;
@@ -150,13 +161,7 @@ fn only_so_many_bytes_of_names_are_kept() {
     served.make_directory(&vec![&name[..]; 15].join("/"));
     let mut client = served.client();
     let names = vec![name.as_bytes(); 15];
-    let mut fids = 0;
-    let errno = loop {
-        match client.ask(&walk(0, fids + 1, &names)).errno() {
-            None => fids += 1,
-            Some(errno) => break errno,
-        }
-    };
+    let (fids, errno) = walk_on(&mut client, &names);
     assert_eq!(errno, Errno::NFILE.raw_os_error());
     let bytes = fids as usize * 15 * 250;
     assert!(bytes <= BYTES + 15 * 250, "{fids} fids name {bytes} bytes");
@@ -172,6 +177,27 @@ fn only_so_many_bytes_of_names_are_kept() {
     // Another client has its own limits.
     let mut other = served.client();
     other.ok(&walk(0, 1, &names));
+}
+
+#[test]
+fn one_who_names_much_leaves_others_some() {
+    const BYTES: usize = 1 << 20;
+    let options = NinepOptions { all_fid_bytes: BYTES, connections: 4, ..NinepOptions::default() };
+    let served = Served::with(options);
+    let name = "n".repeat(250);
+    served.make_directory(&vec![&name[..]; 15].join("/"));
+    let names = vec![name.as_bytes(); 15];
+    let mut clients = [(); 3].map(|()| served.client());
+    let many = clients.each_mut().map(|client| walk_on(client, &names));
+    let bytes = many.map(|(fids, errno)| {
+        assert_eq!(errno, Errno::NFILE.raw_os_error());
+        fids as usize * 15 * 250
+    });
+    assert!(bytes[0] > BYTES / 2 && bytes[1..].iter().all(|bytes| *bytes > 0), "{bytes:?}");
+    assert!(bytes.iter().sum::<usize>() <= BYTES + 3 * 15 * 250, "{bytes:?}");
+    // What one gives back is there for the others.
+    (1..=many[0].0).for_each(|fid| clients[0].clunk(fid));
+    clients[1].ok(&walk(0, many[1].0 + 1, &names));
 }
 
 #[test]
