@@ -108,7 +108,7 @@ pub(crate) struct Recipe {
 }
 
 /// Does `work` on `source`. A panic, which standard error reports, becomes an error.
-fn contained<T>(source: &Path, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+pub(crate) fn contained<T>(source: &Path, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
     // Half-finished state is dropped with the work and not visible outside.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(JobError::PlanPanicked { path: source.to_owned() }))
 }

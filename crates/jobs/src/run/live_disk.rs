@@ -21,7 +21,7 @@ use super::sockets::pair;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::confinement::disk_among_others;
-use crate::device::{DiskReport, Prepared, Watcher, disk_options};
+use crate::device::{DiskReport, Prepared, Watcher, contained, disk_options};
 use crate::notes::notes;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
@@ -67,8 +67,11 @@ impl LiveDisk {
             recipe.trace = Some(counting(recipe.trace.take(), Arc::clone(&live.reads)));
         }
         thread::spawn(move || {
-            freshen(&recipe.source, &failure);
-            match recipe.prepare() {
+            let prepared = contained(recipe.source.path(), || {
+                freshen(&recipe.source, &failure);
+                recipe.prepare()
+            });
+            match prepared {
                 Ok(mut prepared) => {
                     // Only this thread sets them.
                     prepared.writable_bytes().map(|bytes| writable.set(bytes));

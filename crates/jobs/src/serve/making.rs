@@ -11,7 +11,7 @@ use inarch_source::Source;
 use super::ServedTree;
 use super::service::{Duty, Introduction, ServiceEvent};
 use crate::JobError;
-use crate::device::{DiskReport, Prepared, Writes, confinement};
+use crate::device::{DiskReport, Prepared, Writes, confinement, contained};
 use crate::notes::notes;
 
 /// A device that a thread makes.
@@ -30,9 +30,9 @@ impl Making {
         let events = duty.events.clone();
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
-            let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
+            let prepared = contained(recipe.source.path(), || {
                 // The same confinement as the server's, which reports it.
-                sandbox.enter(&confinement);
+                sandbox.enter(&confinement::of_plan(&recipe)?);
                 recipe.prepare()
             });
             match &prepared {
