@@ -25,7 +25,7 @@ pub struct Telling {
     verbose: bool,
     /// Whether a person watches: in a log, a program's output should stand alone.
     is_watched: bool,
-    /// Warnings of the guest's agent that were not shown yet.
+    /// What went wrong in the trees and for the guest's agent, and was not shown yet.
     untold: Arc<Mutex<Vec<String>>>,
 }
 
@@ -71,10 +71,10 @@ impl Telling {
         match event {
             RunEvent::Fault(_) | RunEvent::Guest(_) if is_told => (self.show_few)(event),
             _ if is_told => complain(event),
-            RunEvent::Guest(line) => {
+            RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::StartedAgain(_) | RunEvent::Guest(_) => {
                 let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
                 if untold.len() < FAULTS as usize {
-                    untold.push(line);
+                    untold.push(event.to_string());
                 }
             }
             _ => {}
