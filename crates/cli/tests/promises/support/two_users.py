@@ -8,6 +8,7 @@ Each check first lets the mount's kernel cache the permissions of SOURCE, then c
 cached permissions allow it, the new ones do not. If the TTL has run out before that, the kernel asks again, and the check proves less.
 """
 
+import ctypes
 import errno
 import os
 import stat
@@ -16,6 +17,9 @@ import sys
 SOURCE, POINT = map(os.path.abspath, sys.argv[1:3])
 OVER = "over" in sys.argv[3:]
 USER = 65534
+# The flags of renameat2 (include/uapi/linux/fs.h).
+NOREPLACE, EXCHANGE = 1, 2
+libc = ctypes.CDLL(None, use_errno=True)
 wrong = []
 
 
@@ -96,6 +100,12 @@ def opened(name, flags):
         return file.read()
 
 
+def renamed(old, new, flags):
+    here = -100
+    if libc.renameat2(here, point(old).encode(), here, point(new).encode(), flags) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
 def unharmed(what, name, owner=0, mode=0o600, content="secret"):
     there = os.lstat(source(name))
     found = (there.st_uid, stat.S_IMODE(there.st_mode), open(source(name)).read())
@@ -170,6 +180,16 @@ def names():
     make("sticky/made")
     check("rename onto a new one", as_user(lambda: os.rename(point("sticky/mine"), point("sticky/made"))), "EPERM")
     unharmed("rename onto a new one", "sticky/made")
+    # 9P has no such renames.
+    replaced("sticky/exchanged")
+    exchanged = as_user(lambda: renamed("sticky/mine", "sticky/exchanged", EXCHANGE))
+    check("exchange with it", exchanged, "EPERM", "EINVAL")
+    unharmed("exchange with it", "sticky/exchanged")
+    seen("sticky/come")
+    make("sticky/come")
+    come = as_user(lambda: renamed("sticky/mine", "sticky/come", NOREPLACE))
+    check("rename onto a new one, replacing nothing", come, "EEXIST", "EINVAL")
+    unharmed("rename onto a new one, replacing nothing", "sticky/come")
     replaced("sticky/link")
     check("link of it", as_user(lambda: os.link(point("sticky/link"), point("open/link"))), "EPERM", "EACCES")
     for old, new in [("sticky/directory", "sticky/elsewhere"), ("open/directory", "sticky/directory-2")]:
@@ -239,6 +259,11 @@ def permissions():
     unharmed("chmod", "given/chmod", 0, 0o600, "mine")
     given("given/open")
     check("open", as_user(lambda: opened("given/open", os.O_RDONLY)), "EACCES")
+    make("given/exec", USER, 0o755, "mine")
+    seen("given/exec")
+    os.chown(source("given/exec"), 0, 0)
+    os.chmod(source("given/exec"), 0o700)
+    check("exec", as_user(lambda: os.execv(point("given/exec"), ["exec"])), "EACCES")
     given("given/truncate")
     check("truncate", as_user(lambda: os.truncate(point("given/truncate"), 0)), "EACCES")
     given("given/setxattr")

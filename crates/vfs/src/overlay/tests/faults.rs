@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+
 use super::closed::as_user;
 use super::watched::Watched;
 use super::*;
@@ -70,6 +72,13 @@ pub fn fast_directory() -> TempDir {
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
+/// Gives a file to a user and a group, if root does it.
+fn own(path: &Path, (uid, gid): (u32, u32)) {
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
+    }
+}
+
 /// Every state that a name can be in, in both layers; not even their owner may write to the `closed` directories.
 fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Scene {
     let path = directory.path();
@@ -96,6 +105,17 @@ fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Sc
         fs::write(path.join("lower").join(name), format!("lower {name}")).unwrap();
     }
     symlink("dir/inner", path.join("lower/link")).unwrap();
+    for name in ["", "dir", "merged", "emptied", "gone-dir", "gone-dir/deep", "opaque", "shared"] {
+        // A server's thread makes files for whom it worked last.
+        own(&path.join("lower").join(name), (0, 0));
+    }
+    for name in ["low", "gone", "changed", "dir/inner", "merged/a", "merged/b", "link", "dir"] {
+        let path = path.join("lower").join(name);
+        own(&path, (7, 8));
+        let old = Timespec { tv_sec: OLD, tv_nsec: 0 };
+        let times = Timestamps { last_access: old, last_modification: old };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
     for name in ["low", "changed", "merged", "merged/b"] {
         let path = path.join("lower").join(name);
         rustix::fs::setxattr(path, "user.old", b"old", rustix::fs::XattrFlags::empty()).unwrap();
@@ -162,15 +182,31 @@ fn open(directory: TempDir, calls: &Arc<Calls>) -> Scene {
     Scene { directory, overlay }
 }
 
-type View = BTreeMap<String, (u32, String, Vec<String>)>;
+/// The time of what lies in the lower layer, in seconds since 1970.
+const OLD: i64 = 1_000_000_000;
 
-/// All that is seen: of each path its mode, its content or target, and its attributes.
+/// What is seen of a path.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    mode: u32,
+    owner: (u32, u32),
+    /// Its content or target.
+    content: String,
+    xattrs: Vec<String>,
+    /// Of what is no directory: how many names it has, and whether its time is that of the lower layer.
+    links_and_age: Option<(u32, bool)>,
+}
+
+type View = BTreeMap<String, Seen>;
+
+/// All that is seen.
 fn view(scene: &Scene) -> View {
     let mut seen = BTreeMap::new();
     let mut left = vec![String::new()];
     while let Some(path) = left.pop() {
         let node = scene.node(&path);
-        let mode = scene.overlay.attributes(&ME, node, None).unwrap().mode;
+        let is = scene.overlay.attributes(&ME, node, None).unwrap();
+        let mode = is.mode;
         let content = match mode & libc::S_IFMT {
             libc::S_IFREG => scene.read(&path),
             libc::S_IFLNK => String::from_utf8(scene.overlay.read_link(&ME, node).unwrap()).unwrap(),
@@ -183,8 +219,9 @@ fn view(scene: &Scene) -> View {
         };
         let names = String::from_utf8(scene.overlay.list_xattrs(&ME, node).unwrap()).unwrap();
         let value = |name: &str| scene.overlay.get_xattr(&ME, node, name.as_bytes()).unwrap();
-        let attributes = names.split_terminator('\0').map(|name| format!("{name} {:?}", value(name))).collect();
-        seen.insert(path, (mode, content, attributes));
+        let xattrs = names.split_terminator('\0').map(|name| format!("{name} {:?}", value(name))).collect();
+        let links_and_age = (mode & libc::S_IFMT != libc::S_IFDIR).then_some((is.links, is.mtime.seconds == OLD));
+        seen.insert(path, Seen { mode, owner: (is.uid, is.gid), content, xattrs, links_and_age });
     }
     seen
 }
