@@ -1,6 +1,6 @@
 //! `compare`: runs a command in guests that have its files by different transports, or on this machine, and measures how long each way takes.
 //!
-//! 1. Each way has a turn in every round, and the rounds begin with another one each time, so that changes on this machine meanwhile affect
+//! 1. Each way has a turn in every round, and each round begins with a different one, so that changes on this machine meanwhile affect
 //!    all ways alike.
 //! 2. Before a run, this machine's page cache is emptied, or it is left as the runs before have filled it ([`PageCache`]).
 //! 3. A package cache that the guest gets ([`RunCache`]) is as earlier runs have left it, or empty ([`PackageCaches`]).

@@ -9,7 +9,7 @@
 //!    boots over it, runs `dpkg --configure`, and sends the result back as an archive, which is the root. So no foreign program
 //!    runs on this machine, and nothing of this needs root.
 //!
-//! What is complete gets its name in the cache in one step. A lock has a second run wait instead of making the same thing twice.
+//! What is complete gets its name in the cache in one step. A lock makes a second run wait, so that each thing is made once.
 
 mod fetch;
 pub mod firmware;

@@ -1,7 +1,7 @@
 //! `inarch disk ls`, `cat`, `find`, `stat`, `cp`, `df`, `inspect`, `checksum` and `diff`: looks at the files in an image, without a mount.
 //!
 //! The file system is opened and asked by threads that are confined to parsing. They send what they find through a channel of a few places to the
-//! thread of the caller, who may print it or write it to a file. So nothing grows with the tree but what one directory takes.
+//! thread of the caller, who may print it or write it to a file. So memory is bounded by the largest directory, not by the tree.
 
 mod ask;
 mod checksum;

@@ -1,7 +1,7 @@
 //! `inarch push SRC docker://NAME`: puts a tree into a registry, as a container image of one layer.
 //!
 //! 1. The source is opened, and planned as a tar archive: names, attributes and sizes are known, and what a layer cannot hold.
-//! 2. The archive is compressed into a nameless file, and hashed before and after. For a foreign source, a thread does this that is confined to it.
+//! 2. The archive is compressed into a nameless file, and hashed before and after. If the source is foreign, a confined thread does this.
 //! 3. Layer and configuration are put unless the repository has them, by their digests.
 //! 4. The manifest is put as the tag. Killed before that, the registry has blobs that nothing refers to, which it clears away itself.
 

@@ -1,4 +1,4 @@
-//! Images, partition tables and file systems that are made: by the jobs of `inarch disk`.
+//! Makes images, partition tables and file systems by the jobs of `inarch disk`.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;

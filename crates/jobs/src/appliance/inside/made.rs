@@ -1,4 +1,4 @@
-//! [`Made`]: what a copy has made. None of its later files takes the place of one of them, or goes through one of its links.
+//! [`Made`]: the paths that a copy has made. The copy neither replaces them later nor follows its own symlinks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};

@@ -6,7 +6,7 @@
 //! | `state.json` | the [`Memory`](super::memory::Memory) of a run |
 //! | `objects/SHA256` | content of outputs, named by its digest |
 //!
-//! All that is believed has a digest, so nothing depends on the order in which a disk gets it.
+//! Everything that is relied on has a digest, so the order in which a disk gets it does not matter.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
