@@ -71,7 +71,7 @@ impl Telling {
         match event {
             RunEvent::Fault(_) | RunEvent::Guest(_) if is_told => (self.show_few)(event),
             _ if is_told => complain(event),
-            RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::StartedAgain(_) | RunEvent::Guest(_) => {
+            RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::Guest(_) => {
                 let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
                 if untold.len() < FAULTS as usize {
                     untold.push(event.to_string());
