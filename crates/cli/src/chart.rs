@@ -83,7 +83,7 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// A text of at most `most` letters.
-fn shortened(text: &str, most: usize) -> String {
+pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most.saturating_sub(1)) {
         Some((end, _)) if text.chars().count() > most => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
         _ => text.to_owned(),

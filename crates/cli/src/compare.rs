@@ -55,10 +55,16 @@ const OF_GUESTS: [&str; 19] = [
     "timeout",
 ];
 
-/// Leaves them out of the help.
-fn without_single(argument: Arg) -> Arg {
-    let is_hidden = SINGLE.contains(&argument.get_id().as_str());
-    argument.hide(is_hidden)
+/// Leaves these out of the help, and says what is not as in a run.
+fn of_comparison(argument: Arg) -> Arg {
+    match argument.get_id().as_str() {
+        "command" => argument.help("The command and its arguments"),
+        "via" => argument.hide_default_value(true).help(
+            "The ways to compare, separated by commas: ext4, erofs, squashfs, virtiofs, 9p, tar; by default all that the sources can go",
+        ),
+        id if SINGLE.contains(&id) => argument.hide(true),
+        _ => argument,
+    }
 }
 
 /// Options of `inarch compare`.
@@ -68,16 +74,16 @@ Examples:
   inarch compare make check
   inarch compare --via ext4,virtiofs --runs 5 -- ninja check-llvm
   inarch compare --root oci:app --svg chart.svg -- ./tests
-  inarch compare --also 'virtme-ng=vng -r -- make check' make check
+  inarch compare --peer 'virtme-ng=vng -r -- make check' make check
   inarch compare --host -- sh -c 'make clean; make'
   inarch compare --cache npm --net --package-cache both npm ci
   inarch compare --json make check | jq '.best'
 
-Every way has a turn in each round. A way that fails is named, and the others go on. The whole run counts: preparation, boot and command. The \
+Every way has a turn in each round. A way that fails is named, and the others go on. The whole run counts: preparation, boot, command, and the machine's end. The \
 command's writes in a guest are thrown away, except those to a directory that is shared by -v or rw.
 
 Exit status: 0 if at least one way was measured, else 125.")]
-#[command(mut_args(without_single))]
+#[command(mut_args(of_comparison))]
 pub struct CompareArguments {
     /// How many times each way is measured, in each state of the page cache
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000),
@@ -92,10 +98,10 @@ pub struct CompareArguments {
     /// Also measure a command line of this machine, by a shell: another program's way to do the same work. Its writes stay
     /// (repeatable)
     #[arg(long, value_name = "NAME=CMD", value_parser = host::named, help_heading = "Comparison")]
-    also: Vec<HostWay>,
+    peer: Vec<HostWay>,
 
-    /// This machine's page cache before each run: empty (only root can empty it), warm as the runs before left it, or both in
-    /// turn
+    /// This machine's page cache before each run: empty (only root can empty it), warm as the runs before left it, of which the first
+    /// is not measured, or both in turn
     #[arg(
         long,
         value_name = "empty|warm|both",
@@ -178,7 +184,7 @@ impl Fillings {
 
 /// Measures, and prints what was found.
 pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
-    let CompareArguments { runs, host, also, page_cache, package_cache, json, csv, markdown, svg, html, mut run } =
+    let CompareArguments { runs, host, peer, page_cache, package_cache, json, csv, markdown, svg, html, mut run } =
         arguments;
     for (is_given, option) in [
         (run.keep.is_some(), "--keep"),
@@ -201,7 +207,7 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let request = request_of(run, &["via"])?;
     let ways = if host { Vec::new() } else { ways(asked, &request.root, is_whole)? };
     let mut host_ways = if host { host::ways(&request.command)? } else { Vec::new() };
-    host_ways.extend(also);
+    host_ways.extend(peer);
     host::check(&ways, &host_ways)?;
     let chart = svg.as_deref().map(WholeFile::create).transpose()?;
     let page = html.as_deref().map(WholeFile::create).transpose()?;
@@ -225,7 +231,7 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let request =
         CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list(), package_caches };
     let report = compare::compare(&request, &events)?;
-    let native = report.results.iter().find(|one| host && one.name == host::NATIVE);
+    let native = report.results.iter().find(|one| host && one.way == host::NATIVE);
     if let Some(failure) = native.and_then(|native| native.failure.as_deref()) {
         anyhow::bail!("{failure}");
     }

@@ -6,12 +6,13 @@
 //! 3. A package cache that the guest gets ([`RunCache`]) is as earlier runs have left it, or empty ([`PackageCaches`]).
 //! 4. A way that fails is reported, and has no further turns. The others go on.
 //!
-//! What counts is the whole run, from its start to its end: preparation, boot and command.
+//! What counts is the whole run, from its start to its end: preparation, boot, command, and the machine's end.
 
 mod host;
 mod machine;
 mod report;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -24,11 +25,10 @@ use rustix::fs::sync;
 
 use crate::JobError;
 use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way};
-use inarch_vm::accel::Accel;
 
 pub use host::{HostPlace, HostWay};
 pub use machine::Machine;
-pub use report::{Best, CompareEvent, CompareReport, Measured, OneRun, PackageCaches, PageCache};
+pub use report::{Best, CommandAlone, CompareEvent, CompareReport, Measured, Next, OneRun, PackageCaches, PageCache};
 
 /// How much of a failed command's output is told.
 const TOLD: u64 = 600;
@@ -61,11 +61,17 @@ enum Contender {
 }
 
 impl Contender {
-    fn name(&self) -> String {
+    fn way(&self) -> &str {
         match self {
-            Contender::Guest(way, Some(PackageCaches::Empty)) => format!("{}, caches empty", way.name()),
-            Contender::Guest(way, _) => way.name().to_owned(),
-            Contender::Host(host) => host.name.clone(),
+            Contender::Guest(way, _) => way.name(),
+            Contender::Host(host) => &host.name,
+        }
+    }
+
+    fn package_cache(&self) -> Option<PackageCaches> {
+        match self {
+            Contender::Guest(_, package_cache) => *package_cache,
+            Contender::Host(_) => None,
         }
     }
 }
@@ -104,6 +110,12 @@ impl CompareRequest {
             terminal: false,
             ..self.run.clone()
         })
+    }
+
+    /// Whether a run of each way that is not measured comes before those with the page cache in this state: it fills the page cache, or the
+    /// package caches, which stay filled from the first state on.
+    fn begins_unmeasured(&self, page_cache: PageCache, is_first: bool) -> bool {
+        page_cache == PageCache::Warm || (is_first && self.package_caches.contains(&PackageCaches::Filled))
     }
 
     /// The command's output cannot be taken.
@@ -146,18 +158,17 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
         empty_page_cache().map_err(fail)?;
     }
     let mut machine = Machine::look();
-    let mut comparing = Comparing { request, events, accel: None };
+    let mut comparing = Comparing { request, events, accel: None, told: HashSet::new() };
     let mut results: Vec<Measured> = Vec::new();
     for page_cache in &request.page_caches {
         let mut of_state: Vec<_> = request.contenders().map(|one| Measured::new(one, *page_cache)).collect();
         // What failed in one state fails in the next.
         for measured in &mut of_state {
-            let before = results.iter().find(|before| before.name == measured.name);
+            let before = results.iter().find(|before| before.name() == measured.name());
             measured.failure = before.and_then(|before| before.failure.clone());
         }
-        let fills_caches = request.package_caches.contains(&PackageCaches::Filled);
-        if (*page_cache == PageCache::Warm || fills_caches) && results.is_empty() {
-            of_state.iter_mut().for_each(|measured| comparing.fill(measured));
+        if request.begins_unmeasured(*page_cache, results.is_empty()) {
+            of_state.iter_mut().filter(|one| one.failure.is_none()).for_each(|measured| comparing.fill(measured));
         }
         for round in 0..request.runs {
             // Another one begins each round.
@@ -170,21 +181,24 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
     }
     machine.look_again(comparing.accel);
     results.iter_mut().for_each(Measured::mark_outliers);
-    report::note_different_statuses(&mut results);
-    Ok(CompareReport::new(machine, request.run.command.clone(), results))
+    let status = report::note_different_statuses(&mut results);
+    Ok(CompareReport::new(machine, request.run.command.clone(), status, results))
 }
 
 /// A comparison under way.
 struct Comparing<'a> {
     request: &'a CompareRequest,
     events: &'a Events<CompareEvent>,
-    accel: Option<Accel>,
+    /// How the guests' instructions ran: kvm, tcg, or uml.
+    accel: Option<String>,
+    /// The ways whose command was told to have failed.
+    told: HashSet<String>,
 }
 
 impl Comparing<'_> {
     /// Runs it once without a measurement, so that the page cache has what it reads.
     fn fill(&mut self, measured: &mut Measured) {
-        self.events.emit(CompareEvent::Fills { way: measured.name.clone() });
+        self.events.emit(CompareEvent::Fills { way: measured.name() });
         let _ = self.run(measured);
     }
 
@@ -193,7 +207,7 @@ impl Comparing<'_> {
         if measured.failure.is_some() {
             return;
         }
-        let (way, page_cache, of) = (measured.name.clone(), measured.page_cache, self.request.runs);
+        let (way, page_cache, of) = (measured.name(), measured.page_cache, self.request.runs);
         if page_cache == PageCache::Empty
             && let Err(error) = empty_page_cache()
         {
@@ -213,9 +227,9 @@ impl Comparing<'_> {
                 Contender::Guest(way, caches) => self.in_guest(*way, *caches, &output)?,
                 Contender::Host(host) => host.run(&output, &self.request.run.overlay_dir)?,
             };
-            if run.status != 0 && measured.runs.is_empty() {
+            if run.status != 0 && self.told.insert(measured.name()) {
                 let said = last_words(&mut output).unwrap_or_default();
-                let (way, status) = (measured.name.clone(), run.status);
+                let (way, status) = (measured.name(), run.status);
                 self.events.emit(CompareEvent::CommandFailed { way, status, said });
             }
             Ok(run)
@@ -233,9 +247,12 @@ impl Comparing<'_> {
         let accel = Arc::new(Mutex::new(None));
         let told = Arc::clone(&accel);
         let events = Events::new(move |event| {
-            if let RunEvent::Acceleration { accel, .. } = event {
-                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(accel);
-            }
+            let accel = match event {
+                RunEvent::Acceleration { accel, .. } => accel.to_string(),
+                RunEvent::Uml => "uml".to_owned(),
+                _ => return,
+            };
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(accel);
         });
         let empty = match caches {
             Some(PackageCaches::Empty) => Some(Scratch::within(&self.request.run.overlay_dir)?),
@@ -243,7 +260,9 @@ impl Comparing<'_> {
         };
         let request = self.request.by(way, empty.as_ref().map(Scratch::path), output)?;
         let report = run::start(request, events)?.wait();
-        self.accel = accel.lock().unwrap_or_else(PoisonError::into_inner).or(self.accel);
+        if let Some(accel) = accel.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.accel = Some(accel);
+        }
         match report.status().filter(|_| report.result.is_ok()) {
             Some(status) => Ok(OneRun::of(&report, status)),
             None => Err(report.result.err().unwrap_or(JobError::GuestDied)),

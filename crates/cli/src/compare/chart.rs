@@ -1,21 +1,27 @@
-//! Draws a comparison as an SVG picture: a bar for each transport, cut into boot and command, with a dot for each run.
+//! Draws a comparison as an SVG picture: a bar for each way, cut into what is before the command, the command and what is after it, with a dot
+//! for each run.
 
 use std::fmt::Write;
 
 use inarch_jobs::compare::{CompareReport, Measured};
 
-use crate::chart::{Axis, escaped};
+use super::table::{about, failure, parts};
+use crate::chart::{Axis, escaped, shortened};
 
 /// Measures in pixels.
 const LEFT: f64 = 110.0;
+const LETTER: f64 = 7.5;
+const SMALL_LETTER: f64 = 5.8;
 const WIDTH: f64 = 520.0;
+const RIGHT: f64 = 90.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 18.0;
 const TOP: f64 = 70.0;
 
 /// Colours of the parts.
-const BOOT: &str = "#b8c4d6";
+const BEFORE: &str = "#b8c4d6";
 const COMMAND: &str = "#3465a4";
+const AFTER: &str = "#8a9bb5";
 
 /// The picture.
 pub fn svg(report: &CompareReport) -> String {
@@ -24,10 +30,18 @@ pub fn svg(report: &CompareReport) -> String {
     let states = report.results.chunk_by(|one, other| one.page_cache == other.page_cache);
     let rows = report.results.len() as f64 + states.clone().count() as f64;
     let bottom = TOP + rows * ROW;
-    let axis = Axis { left: LEFT, width: WIDTH, top: TOP, bottom, longest, label: "seconds, medians" };
-    let mut text = axis.begin(&report.command.join(" "), 90.0);
+    let widest = report.results.iter().map(|one| one.name().chars().count()).max().unwrap_or(0);
+    let left = LEFT.max(widest as f64 * LETTER + 18.0);
+    let axis = Axis { left, width: WIDTH, top: TOP, bottom, longest, label: "seconds, medians" };
+    let mut text = axis.begin(&report.command.join(" "), RIGHT);
     // Writing to a String cannot fail.
-    for (x, colour, name) in [(10.0, BOOT, "boot"), (80.0, COMMAND, "command"), (180.0, "black", "a run")] {
+    let parts = [
+        (10.0, BEFORE, "before the command"),
+        (165.0, COMMAND, "command"),
+        (260.0, AFTER, "after it"),
+        (345.0, "black", "a run"),
+    ];
+    for (x, colour, name) in parts {
         let mark = match name {
             "a run" => format!("<circle cx=\"{}\" cy=\"43\" r=\"2.5\" fill=\"{colour}\"/>", x + 6.0),
             _ => format!("<rect x=\"{x}\" y=\"37\" width=\"12\" height=\"12\" fill=\"{colour}\"/>"),
@@ -44,8 +58,7 @@ pub fn svg(report: &CompareReport) -> String {
             y += ROW;
         }
     }
-    let machine = &report.machine;
-    let about = super::table::about(machine);
+    let about = shortened(&about(&report.machine), ((left + WIDTH + RIGHT) / SMALL_LETTER) as usize);
     let _ = writeln!(
         text,
         "<text x=\"10\" y=\"{:.1}\" font-size=\"11\" fill=\"#777\">{}</text>",
@@ -61,21 +74,21 @@ fn row(text: &mut String, measured: &Measured, y: f64, axis: &Axis) {
     let _ = writeln!(
         text,
         "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-        LEFT - 8.0,
+        axis.left - 8.0,
         middle + 4.5,
-        escaped(&measured.name)
+        escaped(&measured.name())
     );
-    let (Some(total), Some(boot)) = (measured.median(|run| run.total), measured.median(|run| run.boot)) else {
-        let reason = escaped(measured.failure.as_deref().unwrap_or("no run"));
+    let Some([before, command, total]) = parts(measured) else {
+        let reason = escaped(&shortened(failure(measured), ((WIDTH + RIGHT) / SMALL_LETTER) as usize));
         let _ = writeln!(
             text,
             "<text x=\"{}\" y=\"{:.1}\" font-size=\"11\" fill=\"#a40000\">{reason}</text>",
-            LEFT + 4.0,
+            axis.left + 4.0,
             middle + 4.0
         );
         return;
     };
-    let parts = [(0.0, boot.min(total), BOOT), (boot.min(total), total, COMMAND)];
+    let parts = [(0.0, before, BEFORE), (before, command, COMMAND), (command, total, AFTER)];
     for (from, to, colour) in parts {
         let (x, width) = (axis.place(from), axis.place(to) - axis.place(from));
         let _ = writeln!(
@@ -91,6 +104,10 @@ fn row(text: &mut String, measured: &Measured, y: f64, axis: &Axis) {
             axis.place(run.total)
         );
     }
-    let most = measured.runs.iter().map(|run| run.total).fold(total, f64::max);
-    let _ = writeln!(text, "<text x=\"{:.1}\" y=\"{:.1}\">{total:.2}</text>", axis.place(most) + 8.0, middle + 4.5);
+    let _ = writeln!(
+        text,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{total:.2} s</text>",
+        axis.left + WIDTH + RIGHT - 10.0,
+        middle + 4.5
+    );
 }

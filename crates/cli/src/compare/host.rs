@@ -41,7 +41,7 @@ fn is_installed(program: &OsStr) -> bool {
     program.to_str().is_some_and(|name| in_path(name).is_some())
 }
 
-/// Parses `--also`.
+/// Parses `--peer`.
 pub fn named(text: &str) -> Result<HostWay, String> {
     match text.split_once('=') {
         Some((name, command)) if is_name(name) && !command.trim().is_empty() => {
@@ -61,7 +61,7 @@ fn is_name(text: &str) -> bool {
 pub fn check(ways: &[Way], host_ways: &[HostWay]) -> anyhow::Result<()> {
     let mut names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
     for HostWay { name, .. } in host_ways {
-        anyhow::ensure!(!names.contains(&name.as_str()), "--also {}: the name is taken", shown(Path::new(name)));
+        anyhow::ensure!(!names.contains(&name.as_str()), "--peer {}: the name is taken", shown(Path::new(name)));
         names.push(name);
     }
     Ok(())

@@ -26,22 +26,31 @@ pub fn html(report: &CompareReport) -> String {
     for best in &report.best {
         let _ = writeln!(text, "<p><b>{}</b></p>", escaped(&best.to_string()));
     }
+    for remark in table::remarks(report) {
+        let _ = writeln!(text, "<p>{}</p>", escaped(&remark));
+    }
     text += &chart::svg(report);
     text += "<h2>Medians</h2>\n<table>\n";
-    text += &row("th", &table::HEAD.map(|word| word.to_lowercase()));
+    let head = table::HEAD.map(|word| word.to_lowercase()).into_iter();
+    text += &row("th", &head.chain(["failure".to_owned()]).collect::<Vec<_>>());
     for measured in &report.results {
         let mut cells = table::cells(measured);
-        cells.extend(measured.failure.clone());
+        cells.push(measured.failure.clone().unwrap_or_default());
         text += &row("td", &cells);
     }
     text += "</table>\n<p>Seconds; the processor time is the command's.</p>\n<h2>Runs</h2>\n<table>\n";
-    text += &row("th", &["page cache", "via", "run", "total", "boot", "command", "status"].map(str::to_owned));
+    text += &row(
+        "th",
+        &["page cache", "way", "run", "total", "prepare", "boot", "command", "user", "system", "status"]
+            .map(str::to_owned),
+    );
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
-            let seconds = [run.total, run.boot, run.command].map(|seconds| format!("{seconds:.2}"));
-            let mut cells =
-                vec![measured.page_cache.name().to_owned(), measured.name.clone(), (number + 1).to_string()];
-            cells.extend(seconds);
+            let seconds = [run.total, run.prepare, run.boot, run.command].map(|seconds| format!("{seconds:.2}"));
+            let cpu =
+                run.cpu.map_or_else(Default::default, |cpu| [cpu.user, cpu.system].map(|time| format!("{time:.2}")));
+            let mut cells = vec![measured.page_cache.name().to_owned(), measured.name(), (number + 1).to_string()];
+            cells.extend(seconds.into_iter().chain(cpu));
             cells.push(run.status.to_string());
             text += &row("td", &cells);
         }
@@ -49,9 +58,8 @@ pub fn html(report: &CompareReport) -> String {
     text += "</table>\n<h2>Machine</h2>\n<ul>\n";
     let _ = writeln!(text, "<li>{}</li>", escaped(&table::about(&report.machine)));
     let machine = &report.machine;
-    let _ = writeln!(text, "<li>load average {:.2} before, {:.2} after</li>", machine.load_before, machine.load_after);
-    if let Some(clock) = machine.clock {
-        let _ = writeln!(text, "<li>clock {clock:.0} MHz before</li>");
+    if let Some(clock) = machine.clock_after {
+        let _ = writeln!(text, "<li>clock {clock:.0} MHz after the last run</li>");
     }
     if let Some(others) = machine.others {
         let _ = writeln!(text, "<li>{others:.2} processors used by other programs and the kernel meanwhile</li>");

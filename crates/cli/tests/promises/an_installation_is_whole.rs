@@ -105,7 +105,9 @@ fn by_a_debian_package() {
     };
     dpkg(&["--install", &package]);
     assert_whole(&root.join("usr"), dir.path());
-    assert!(root.join("usr/share/doc/inarch/copyright").exists());
+    for name in ["copyright", "README.md", "docs/run.md", "docs/session.svg"] {
+        assert!(root.join("usr/share/doc/inarch").join(name).exists(), "{name}");
+    }
     dpkg(&["--purge", "inarch"]);
     assert_eq!(files(&root).matches("inarch").count(), 0, "{}", files(&root));
 }

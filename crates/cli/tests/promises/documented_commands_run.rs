@@ -33,8 +33,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--entrypoint", "needs an image: a_container_image_runs_as_it_says"),
     ("/src/a.c", "changes this machine: apply_is_atomic_and_resumable"),
     ("/srv/root", "needs a directory of this machine: disks_are_made"),
-    ("--tree lz4:/src", "needs a root with a compiler, and lz4: ways_are_compared"),
-    ("arch/x86/boot", "needs a kernel's build: a_run_is_like_the_command_itself"),
+    ("--tree lz4:/src", "needs a root with a compiler, and lz4"),
+    ("arch/x86/boot", "needs a kernel's build"),
     ("guest.qcow2 --socket", "shown for its form"),
 ];
 

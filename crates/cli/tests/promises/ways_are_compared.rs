@@ -62,8 +62,9 @@ fn with_package_caches_empty_and_filled() {
     let output = compare("both");
     assert_status(&output, 0);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    let ways: Vec<_> = report["results"].as_array().unwrap().iter().map(|one| one["way"].clone()).collect();
-    assert_eq!(ways, ["ext4", "ext4, caches empty"]);
+    let results = report["results"].as_array().unwrap();
+    let ways: Vec<_> = results.iter().map(|one| (one["way"].clone(), one["package_cache"].clone())).collect();
+    assert_eq!(ways, [("ext4".into(), "filled".into()), ("ext4".into(), "empty".into())]);
     // One to fill the page cache, one that is measured, and the first one with caches to fill.
     assert_eq!(emptied(), 3, "{}", stderr(&output));
     // Nothing is left of the empty ones.
@@ -106,7 +107,8 @@ fn each_is_measured_and_a_failure_is_named() {
         assert_eq!(runs.len(), 2);
         for run in runs {
             let seconds = |name: &str| run[name].as_f64().unwrap();
-            assert!(seconds("boot") > 0.0 && seconds("command") > 0.0 && seconds("total") >= seconds("boot"), "{run}");
+            let parts = ["prepare", "boot", "command"].map(seconds);
+            assert!(parts.iter().all(|part| *part > 0.0) && seconds("total") >= parts.iter().sum(), "{run}");
             assert_eq!(run["status"], 0);
         }
     }
@@ -128,7 +130,8 @@ fn each_is_measured_and_a_failure_is_named() {
     assert_status(&output, 0);
     let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(lines[1].starts_with("warm,ext4,1,") && lines[1].contains(",3,"), "{lines:?}");
+    assert!(lines[1].starts_with("warm,,ext4,1,") && lines[1].contains(",3,"), "{lines:?}");
+    assert!(lines.iter().all(|line| line.split(',').count() == 14), "{lines:?}");
     assert!(stderr(&output).contains("status is 3; the end of its output: why"), "{}", stderr(&output));
     let script = "/bin/busybox grep -q ' / ext4 ' /proc/mounts";
     let output =
@@ -136,6 +139,7 @@ fn each_is_measured_and_a_failure_is_named() {
     assert_status(&output, 0);
     let text = stdout(&output);
     assert!(text.contains("| warm | tar | - | - | - |") && !text.contains("| warm | ext4 | - "), "{text}");
+    assert!(text.contains("- tar (page cache warm): the command's status is 1, and was 0 by ext4\n"), "{text}");
 }
 
 #[test]
@@ -149,10 +153,10 @@ fn command_lines_of_this_machine_have_their_turns() {
     };
     // Each of them finds the directory's files, and leaves what it writes.
     let script = "echo \"$PWD\" >> places; test -e file";
-    let also = "other, <b>=test -e file";
-    assert_one_line(&compared(&["--host", "--also", also, "true"]), &["--also", "NAME=CMD"]);
+    let peer = "other, <b>=test -e file";
+    assert_one_line(&compared(&["--host", "--peer", peer, "true"]), &["--peer", "NAME=CMD"]);
     let words =
-        ["--host", "--also", "<b>=test -e file", "--json", "--html", "page", "--svg", "svg", "--", "sh", "-c", script];
+        ["--host", "--peer", "<b>=test -e file", "--json", "--html", "page", "--svg", "svg", "--", "sh", "-c", script];
     let output = compared(&words);
     assert_status(&output, 0);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -187,8 +191,19 @@ fn command_lines_of_this_machine_have_their_turns() {
         &["no-such-program", "there is no such program"],
     );
     assert_eq!(left(), before);
+    // For a person.
+    let output = compared(&["--host", "--", "sh", "-c", "exit 3"]);
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 9 && lines[0].starts_with("PAGE CACHE  WAY     TOTAL  PREPARE  BOOT  COMMAND"), "{text}");
+    let rows = lines[1..5].iter().map(|line| line.split_whitespace().nth(1).unwrap());
+    assert_eq!(rows.collect::<Vec<_>>(), ["native", "mount", "trace", "strace"]);
+    assert!(lines[5].starts_with("Seconds, the medians of 1 run;") && lines[6].contains("processor"), "{text}");
+    assert_eq!(lines[7], "the command failed in every run that counts: its status was 3");
+    assert!(lines[8].starts_with("with the page cache warm, "), "{text}");
     // A command line that is not there has no figure, and the others go on.
-    let output = compared(&["--host", "--also", "peer=no-such-program", "--json", "true"]);
+    let output = compared(&["--host", "--peer", "peer=no-such-program", "--json", "true"]);
     assert_status(&output, 0);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     let results = report["results"].as_array().unwrap();
@@ -213,7 +228,7 @@ fn what_cannot_be_compared_is_refused_in_one_line() {
         (&["--svg", "none/x.svg", "true"], &["none/x.svg"]),
         (&["--html", "none/x.html", "true"], &["none/x.html"]),
         (&["--host", "true"], &["--host", "--root"]),
-        (&["--also", "ext4=true", "true"], &["--also ext4", "taken"]),
+        (&["--peer", "ext4=true", "true"], &["--peer ext4", "taken"]),
     ] {
         let output = compare(dir.path(), words);
         assert_status(&output, 125);

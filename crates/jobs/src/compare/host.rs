@@ -55,7 +55,8 @@ impl HostWay {
         let command = began.elapsed() - prepared;
         place.map_or(Ok(()), MountedHere::end)?;
         Ok(OneRun {
-            boot: prepared.as_secs_f64(),
+            prepare: prepared.as_secs_f64(),
+            boot: 0.0,
             command: command.as_secs_f64(),
             cpu: before.zip(after).map(|(before, after)| CpuSeconds {
                 user: after.user - before.user,

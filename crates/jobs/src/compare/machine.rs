@@ -4,7 +4,6 @@ use std::fs;
 use std::thread;
 use std::time::Instant;
 
-use inarch_vm::accel::Accel;
 use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
 
@@ -21,10 +20,12 @@ pub struct Machine {
     pub kernel: String,
     /// How the processor's clock is chosen (cpufreq's governor), where it can be.
     pub governor: Option<String>,
-    /// How the guests' instructions ran: kvm, tcg; nothing under User-Mode Linux.
+    /// How the guests' instructions ran: kvm, tcg, or uml (in a process). Nothing without guests.
     pub accel: Option<String>,
     /// The first processor's clock before the first run, in MHz, where the kernel tells it.
     pub clock: Option<f64>,
+    /// The same after the last one.
+    pub clock_after: Option<f64>,
     /// How many processors other programs used from the first run to the last, on average; the kernel's own threads count among them.
     pub others: Option<f64>,
     /// How many processors the hypervisor gave to others meanwhile (steal time), on average.
@@ -92,18 +93,23 @@ impl Machine {
             governor,
             load_before,
             warnings,
-            clock: field("/proc/cpuinfo", "cpu MHz").and_then(|text| text.parse().ok()),
+            clock: clock(),
             spent: Spent::now(),
             ..Machine::default()
         }
     }
 
     /// The rest, after the last run.
-    pub(super) fn look_again(&mut self, accel: Option<Accel>) {
-        self.load_after = load();
-        self.accel = accel.map(|accel| accel.to_string());
+    pub(super) fn look_again(&mut self, accel: Option<String>) {
+        (self.load_after, self.clock_after, self.accel) = (load(), clock(), accel);
         if governor() != self.governor {
             self.warnings.push("the processor's governor was changed meanwhile".to_owned());
+        }
+        if let Some((before, after)) = self.clock.zip(self.clock_after)
+            && (after / before - 1.0).abs() > 0.05
+        {
+            self.warnings
+                .push(format!("the processor's clock was {before:.0} MHz at first, and {after:.0} MHz at the end"));
         }
         let Some((before, now)) = self.spent.zip(Spent::now()) else { return };
         let per_second = |used: f64| (used / (now.at - before.at).as_secs_f64().max(0.001)).max(0.0);
@@ -134,6 +140,11 @@ fn kibibytes(text: &str) -> Option<u64> {
 fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default()
+}
+
+/// The first processor's clock now, in MHz.
+fn clock() -> Option<f64> {
+    field("/proc/cpuinfo", "cpu MHz")?.parse().ok()
 }
 
 fn governor() -> Option<String> {
