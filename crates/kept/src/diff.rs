@@ -9,7 +9,7 @@ use inarch_lifecycle::shown;
 use inarch_tree::compare::{Change, Difference, changes, differences};
 use inarch_tree::layer::{Below, Conflict};
 
-use super::apply::still_beside;
+use super::beside::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};

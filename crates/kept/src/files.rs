@@ -28,7 +28,7 @@ use inarch_tree::{InodeId, Tree};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::store::{replace, sync_directory};
+use super::durable::{replace, sync_directory};
 use crate::KeptError;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.

@@ -7,13 +7,28 @@
 //! 3. A later command scans the host's trees as they are then, and merges the layer over them ([`layered`]).
 //! 4. `diff` compares host and layer ([`guest`], [`diff`](mod@diff), [`stat`], [`patch`]).
 //! 5. `apply` brings the differences into the host's tree ([`apply`](mod@apply)).
+//!
+//! ```
+//! use inarch_kept::Store;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let home = tempfile::tempdir()?;
+//! let run = Store::at(home.path()).open_or_create("build")?;
+//! // It is this process's alone, and has no record before its first command.
+//! assert!(run.name() == "build" && run.record.is_none());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod apply;
+mod beside;
 mod bytes;
 pub mod change;
+mod clock;
 mod diff;
+mod durable;
 mod error;
 mod files;
 mod fold;
@@ -39,6 +54,7 @@ mod volume;
 
 pub use apply::{ApplyReport, ApplyRequest, Done, apply};
 pub use bytes::Bytes;
+pub use clock::now;
 pub use diff::{RunDiff, diff};
 pub use error::KeptError;
 pub use fold::fold;
@@ -51,5 +67,5 @@ pub use record::{KeptTree, Record};
 pub use show::show;
 pub use spent::settle;
 pub use stat::FileStat;
-pub use store::{KeptRun, Store, now};
+pub use store::{KeptRun, Store};
 pub(crate) use volume::VolumeId;

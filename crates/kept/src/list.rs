@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::apply::still_beside;
+use super::beside::still_beside;
 use super::record::Record;
 use super::{Bytes, KeptTree, Store};
 use crate::KeptError;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
+use super::clock::now;
 use super::owners::OwnersBack;
-use super::store::now;
 use super::volume::VolumeId;
 use crate::KeptError;
 
@@ -226,7 +226,7 @@ impl KeptTree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spent::boot;
+    use super::super::clock::boot;
     use super::*;
 
     #[test]

@@ -7,12 +7,12 @@
 //! failed write once and lets the next sync succeed.
 
 use std::collections::HashSet;
-use std::path::Path;
-use std::{fs, iter};
+use std::iter;
 
 use super::KeptRun;
 use super::apply::{first_missing, make_durable};
 use super::bytes::Bytes;
+use super::clock::boot;
 use super::diff::RunDiff;
 use super::record::{Applied, KeptTree, Record, UNKNOWN_BOOT};
 use super::volume::mount_of;
@@ -79,19 +79,11 @@ pub fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
     run.save(Record { applied: None, made: None, ..record })
 }
 
-/// What tells this start of the machine from others.
-pub(super) fn boot() -> Result<String, KeptError> {
-    #[cfg(test)]
-    if let Some(boot) = super::staged::boot() {
-        return Ok(boot);
-    }
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = fs::read_to_string(path).map_err(|error| KeptError::path(path, "cannot be read", error))?;
-    Ok(text.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::super::staged::{Staged, tear};
     use super::*;
 

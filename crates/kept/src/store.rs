@@ -17,7 +17,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use inarch_lifecycle::trust::{self, Missing, Obstacle, Owner};
 use inarch_lifecycle::{FileLock, state};
@@ -25,6 +25,7 @@ use inarch_tree::layer::Layer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::durable::replace;
 use super::files::DiskFiles;
 use super::record::{KeptTree, Record, VERSION};
 use super::volume::VolumeId;
@@ -250,28 +251,6 @@ impl KeptRun {
         }
         Ok(())
     }
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Replaces a file's content atomically. On return the change is durable.
-pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    #[cfg(test)]
-    super::staged::call()?;
-    let new = path.with_extension("new");
-    let mut file = trust::create(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    path.parent().map_or(Ok(()), sync_directory)
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn load_record(folder: &Path) -> Result<Option<Record>, KeptError> {

@@ -3,15 +3,14 @@
 //! The record lists what applies left under temporary names. An apply looks for leftovers only in trees with
 //! differences, so it learns of the others from the record. So do `diff`, `runs` and `discard`.
 
-use inarch_lifecycle::shown;
 use rustix::fs::Stat;
 
 use super::host::Host;
 use super::leftovers::{UNKNOWN, USELESS};
 use super::look::Seen;
 use super::{ApplyReport, Work};
+use crate::beside::{besides, place};
 use crate::record::{BesideFile, Record};
-use crate::{Bytes, KeptTree};
 
 /// The leftovers in trees that nothing is to be applied to.
 pub(super) struct Elsewhere {
@@ -57,25 +56,4 @@ impl Elsewhere {
         }
         self.rest
     }
-}
-
-/// The paths on the host of all leftovers of a run that are still there.
-pub(crate) fn still_beside(record: &Record) -> Vec<String> {
-    let is_there = |(tree, file): &(&KeptTree, &BesideFile)| {
-        let path = tree.source().join(file.path.to_os_string());
-        path.symlink_metadata().is_ok()
-    };
-    besides(record).filter(is_there).map(|(tree, file)| place(tree, &file.path)).collect()
-}
-
-fn besides(record: &Record) -> impl Iterator<Item = (&KeptTree, &BesideFile)> {
-    let files = record.made.iter().flat_map(|made| &made.beside);
-    files.filter_map(|file| {
-        let tree = record.trees.iter().find(|tree| tree.ordinal == file.ordinal && !tree.read_only)?;
-        Some((tree, file))
-    })
-}
-
-fn place(tree: &KeptTree, path: &Bytes) -> String {
-    shown(&tree.source().join(path.to_os_string()))
 }

@@ -61,13 +61,12 @@ use inarch_tree::compare::Difference;
 use serde::Serialize;
 
 use super::bytes::Bytes;
+use super::clock::{boot, now};
 use super::diff::{LOST, RunDiff, TreeDiff};
 use super::record::{Applied, Applying, BesideFile, DurableFile, Made, Record, TouchedFile};
-use super::spent::boot;
-use super::{KeptRun, KeptTree, Store, now};
+use super::{KeptRun, KeptTree, Store};
 use crate::KeptError;
 use beside::Elsewhere;
-pub(super) use beside::still_beside;
 #[cfg(test)]
 pub(super) use calls::{Calls, Faults};
 use decide::{Decision, Verdict};

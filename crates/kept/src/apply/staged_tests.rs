@@ -18,7 +18,8 @@ use super::super::staged::{Staged, go_wrong, start};
 use super::calls::{Ability, Faults};
 use super::property_tests::{Change, change_host, config};
 use super::world::{files, fill, set_time, tear};
-use super::{ApplyReport, ApplyRequest, apply_to, still_beside};
+use super::{ApplyReport, ApplyRequest, apply_to};
+use crate::beside::still_beside;
 use crate::diff::RunDiff;
 
 const PATHS: [&str; 10] = ["a", "b", "c", "d", "x", "x/a", "x/b", "y", "y/a", "z"];
