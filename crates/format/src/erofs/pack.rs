@@ -14,11 +14,10 @@ use inarch_tree::{InodeId, Tree};
 use super::layout::refuse;
 use super::plan::Laid;
 use super::spec::NULL_BLOCK;
+use super::spec::compress::PIECE_BLOCKS;
 use crate::{FormatError, ImageOptions, Pack, Progress, Sink};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Blocks of a piece: 64 KiB, which is also how far LZ4 looks back.
-pub(crate) const PIECE_BLOCKS: u64 = 16;
 /// Pieces that are compressed before their blocks are written.
 const BATCH: usize = 256;
 /// Blocks of plain content that are copied at once.

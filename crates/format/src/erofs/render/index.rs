@@ -6,8 +6,9 @@ use zerocopy::little_endian::{U16, U32};
 
 use super::{BLOCK, Renderer, Window};
 use crate::erofs::layout::shape::{Shape, index_offset};
-use crate::erofs::pack::PIECE_BLOCKS;
-use crate::erofs::spec::compress::{BLOCK_COUNT, ClusterIndex, FULL_INDEX_GAP, HEADER_SIZE, Kind, MapHeader, advice};
+use crate::erofs::spec::compress::{
+    BLOCK_COUNT, ClusterIndex, FULL_INDEX_GAP, HEADER_SIZE, Kind, MapHeader, PIECE_BLOCKS, advice,
+};
 
 /// Bytes of a cluster's entry.
 const ENTRY: u64 = size_of::<ClusterIndex>() as u64;

@@ -13,8 +13,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::layout::Layout;
-use super::pack::PIECE_BLOCKS;
 use super::spec::compress::Lz4Config;
+use super::spec::compress::PIECE_BLOCKS;
 use super::spec::superblock::{MAGIC, OFFSET, Superblock, checksum, compat, incompat};
 use super::spec::{BLOCK_SIZE, Block};
 

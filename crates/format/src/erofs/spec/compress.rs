@@ -20,6 +20,8 @@ pub(crate) struct MapHeader {
     pub(crate) cluster_bits: u8,
 }
 
+/// Blocks of a piece that is written here: 64 KiB, which is also how far LZ4 looks back.
+pub(crate) const PIECE_BLOCKS: u64 = 16;
 /// Bytes of the header.
 pub(crate) const HEADER_SIZE: u64 = 8;
 /// Bytes between the header and a full index.
