@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,14 @@ pub(crate) fn open_file(path: &Path, flags: OFlags, mode: Mode) -> io::Result<Fi
     open(path, Links::NotPlanted, flags | OFlags::CREATE, mode).map(File::from)
 }
 
+/// Opens what is at `path`, such as a device or a pipe.
+///
+/// # Errors
+/// As [`create_named`].
+pub fn open_named(path: &Path, flags: OFlags) -> io::Result<File> {
+    open(path, Links::NotPlanted, flags, Mode::empty()).map(File::from)
+}
+
 /// Opens the directory `path` for reading. A link in its place must be this user's or root's.
 ///
 /// # Errors
@@ -56,9 +64,48 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     open(path, Links::Ours, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
+/// Where a path leads to.
+pub(crate) struct Place {
+    pub directory: OwnedFd,
+    /// No symbolic link, or one of /proc.
+    pub name: OsString,
+    /// Whether it is a link of /proc, as /dev/stdout: what it leads to may have no name.
+    pub is_magic: bool,
+}
+
+impl Place {
+    /// The same for a file, which has a name: what a link of /proc leads to may be one.
+    pub fn of_file(self) -> io::Result<Place> {
+        if self.name == "." {
+            return Err(Errno::ISDIR.into());
+        }
+        if !self.is_magic {
+            return Ok(self);
+        }
+        let link = Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(&self.name);
+        let (above, name) = split(&link.canonicalize()?);
+        let directory = openat(CWD, &above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Place { directory, name, is_magic: false })
+    }
+}
+
+/// Where what is to be written at `path` goes: the directory, and the name in it.
+///
+/// # Errors
+/// As [`create_named`].
+pub(crate) fn place(path: &Path) -> io::Result<Place> {
+    follow(path, Links::NotPlanted)
+}
+
 fn open(path: &Path, links: Links, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-    const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let Place { directory, name, is_magic } = follow(path, links)?;
+    let flags = if is_magic { flags } else { flags | OFlags::NOFOLLOW };
+    Ok(openat(&directory, &name, flags, mode)?)
+}
+
+fn follow(path: &Path, links: Links) -> io::Result<Place> {
+    const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
     let root = openat(CWD, "/", DIRECTORY, Mode::empty())?;
     let ours = [rustix::process::geteuid().as_raw(), 0, fstat(&root)?.st_uid];
     let mut base = openat(CWD, ".", DIRECTORY, Mode::empty())?;
@@ -67,20 +114,17 @@ fn open(path: &Path, links: Links, flags: OFlags, mode: Mode) -> io::Result<Owne
         let (above, name) = split(&path);
         let directory = openat(&base, &above, DIRECTORY, Mode::empty())?;
         let link = match openat(&directory, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(openat(&directory, &name, flags | OFlags::NOFOLLOW, mode)?),
+            Err(Errno::NOENT) => return Ok(Place { directory, name, is_magic: false }),
             link => link?,
         };
         let target = match readlinkat(&link, "", Vec::new()) {
             // No link.
-            Err(Errno::INVAL | Errno::NOENT) => {
-                return Ok(openat(&directory, &name, flags | OFlags::NOFOLLOW, mode)?);
-            }
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(Place { directory, name, is_magic: false }),
             target => OsString::from_vec(target?.into_bytes()),
         };
         check(links, &ours, &fstat(&link)?, &fstat(&directory)?)?;
         if fstatfs(link.as_fd())?.f_type == PROC_SUPER_MAGIC {
-            // As /dev/stdout: what it leads to may have no name.
-            return Ok(openat(&directory, &name, flags, mode)?);
+            return Ok(Place { directory, name, is_magic: true });
         }
         (base, path) = (directory, PathBuf::from(target));
     }
@@ -183,6 +227,11 @@ mod tests {
                 error.kind() == io::ErrorKind::Other && error.to_string().contains("belongs to user 65534"),
                 "{error}"
             );
+        }
+        for link in ["shared/link", "shared/dangling", "mine"] {
+            let error = crate::new_file::NewFile::create(&at(link), || {}).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            assert!(open_named(&at(link), OFlags::WRONLY).unwrap_err().to_string().contains("belongs to user 65534"));
         }
         assert_eq!(fs::read(at("victim")).unwrap(), b"content");
         assert!(!at("not there").exists());

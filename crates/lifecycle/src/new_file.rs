@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
-use super::named::create_named;
+use super::named::{self, Place, create_named};
 use crate::path_error::PathError;
 
 /// How many temporary names are tried.
@@ -90,13 +90,11 @@ impl NewFile {
     /// `nameless` is the flag for nameless files.
     fn create_with(path: &Path, nameless: OFlags, named: Box<dyn Fn() + Send + Sync>) -> Result<NewFile, PathError> {
         let fail = |error: Errno| PathError::new(path, "cannot write there", error);
-        let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
-        let target = target.map_err(|error| PathError::new(path, "cannot write there", error))?;
-        let names_directory = path.as_os_str().as_bytes().ends_with(b"/");
-        let Some(name) = target.file_name().filter(|_| !names_directory) else { return Err(fail(Errno::ISDIR)) };
-        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, parent, flags, Mode::empty()).map_err(fail)?;
+        let place = match path.as_os_str().as_bytes().ends_with(b"/") {
+            true => Err(Errno::ISDIR.into()),
+            false => named::place(path).and_then(Place::of_file),
+        };
+        let Place { directory, name, .. } = place.map_err(|error| PathError::new(path, "cannot write there", error))?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
         let (file, temporary) = match openat(&directory, ".", flags | nameless, mode) {
@@ -111,7 +109,7 @@ impl NewFile {
             }
             Err(error) => return Err(fail(error)),
         };
-        let (path, name) = (path.to_owned(), name.to_owned());
+        let path = path.to_owned();
         Ok(NewFile { file: File::from(file), path, directory, name, temporary, named })
     }
 

@@ -87,6 +87,39 @@ fn places_where_no_image_can_be() {
 }
 
 #[test]
+fn a_place_that_another_user_redirects() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: a_place_that_another_user_redirects: another user's link can only be made as root");
+        return;
+    }
+    let dir = small();
+    let dir = dir.path();
+    let script = "mkdir -m 1777 shared; echo keep > victim; mkfifo fifo; truncate -s 8M disk; losetup -f --show disk";
+    let device = host("sh", &["-ec", script], dir);
+    let places = ["victim", "fifo", "none"].map(|name| dir.join(name).display().to_string());
+    for target in places.iter().map(String::as_str).chain([device.trim()]) {
+        host("sh", &["-ec", &format!("ln -sfn {target} shared/out; chown -h 65534 shared/out")], dir);
+        refused(dir, "shared/out", &["--format=tar"], &["shared/out", "belongs to user 65534, who could redirect it"]);
+    }
+    host("losetup", &["-d", device.trim()], dir);
+    assert_eq!(std::fs::read_to_string(dir.join("victim")).unwrap(), "keep\n");
+    assert!(host("sh", &["-c", "tr -d '\\0' < disk"], dir).is_empty());
+    // In a directory of one's own a link leads where it says.
+    symlink("victim", dir.join("mine")).unwrap();
+    assert_status(
+        &inarch([
+            "image",
+            dir.join("source").to_str().unwrap(),
+            "-o",
+            dir.join("mine").to_str().unwrap(),
+            "--format=tar",
+        ]),
+        0,
+    );
+    assert!(std::fs::metadata(dir.join("victim")).unwrap().len() > 100_000 && dir.join("mine").is_symlink());
+}
+
+#[test]
 fn the_source_itself() {
     let dir = small();
     let archive = dir.path().join("a.tar");

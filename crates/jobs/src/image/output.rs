@@ -6,8 +6,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use inarch_lifecycle::Events;
+use inarch_lifecycle::named::open_named;
 use inarch_lifecycle::new_file::NewFile;
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 
 use super::ImageEvent;
 use crate::JobError;
@@ -41,17 +42,17 @@ impl Output {
             }
             Some(kind) if kind.is_block_device() => {
                 // Refuses a device that is mounted or otherwise in use: O_EXCL has that meaning for block devices.
-                let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
-                let file = openat(CWD, path, flags, Mode::empty())
+                let flags = OFlags::RDWR | OFlags::EXCL;
+                let file = open_named(path, flags)
                     .map_err(|error| JobError::path(path, "cannot have the device for writing", error))?;
                 let bytes = seek(&file, SeekFrom::End(0))
                     .map_err(|error| JobError::path(path, "cannot tell the device's size", error))?;
-                Ok(Output::Device { file: File::from(file), bytes })
+                Ok(Output::Device { file, bytes })
             }
             Some(kind) if !kind.is_file() => {
-                let file = openat(CWD, path, OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+                let file = open_named(path, OFlags::WRONLY)
                     .map_err(|error| JobError::path(path, "cannot write there", error))?;
-                Ok(Output::Pipe(File::from(file)))
+                Ok(Output::Pipe(file))
             }
             _ => {
                 let events = events.clone();
