@@ -10,6 +10,17 @@ use super::space::Space;
 /// The size of a piece.
 const PIECE: usize = 64 << 10;
 
+/// The least that is allocated for a piece.
+const LEAST: usize = 64;
+
+/// What a piece takes in memory besides its bytes: its entry in the map, and the allocator's share.
+const OVERHEAD: u64 = 96;
+
+/// What a piece takes in memory.
+fn cost(piece: &Vec<u8>) -> u64 {
+    piece.capacity() as u64 + OVERHEAD
+}
+
 /// A file's bytes.
 #[derive(Debug, Default)]
 pub struct Content {
@@ -31,6 +42,11 @@ impl Content {
 
     /// Bytes of memory.
     pub fn used(&self) -> u64 {
+        self.pieces.values().map(cost).sum()
+    }
+
+    /// Bytes that are no holes.
+    pub fn stored(&self) -> u64 {
         self.pieces.values().map(|piece| piece.len() as u64).sum()
     }
 
@@ -95,10 +111,17 @@ impl Content {
     /// Room for `count` bytes in a piece.
     fn room(&mut self, space: &Space, number: u64, start: usize, count: usize) -> Result<&mut [u8], Errno> {
         let end = start + count;
-        let now = self.pieces.get(&number).map_or(0, Vec::len);
-        if end > now {
-            space.take((end - now) as u64)?;
-            self.pieces.entry(number).or_default().resize(end, 0);
+        let there = self.pieces.get(&number);
+        let (length, capacity) = there.map_or((0, 0), |piece| (piece.len(), piece.capacity()));
+        let overhead = if there.is_none() { OVERHEAD } else { 0 };
+        if end > length {
+            // With room to grow, as long as that is left.
+            let most = end.next_power_of_two().clamp(LEAST, PIECE).max(capacity);
+            let take = |room: usize| space.take((room - capacity) as u64 + overhead).map(|()| room);
+            let room = take(most).or_else(|_| take(end.max(capacity)))?;
+            let piece = self.pieces.entry(number).or_default();
+            piece.reserve_exact(room - length);
+            piece.resize(end, 0);
         }
         self.pieces.get_mut(&number).and_then(|piece| piece.get_mut(start..end)).ok_or(Errno::IO)
     }
@@ -123,14 +146,15 @@ impl Content {
             let to = usize::try_from(end.saturating_sub(base)).unwrap_or(PIECE).min(PIECE);
             let Some(piece) = self.pieces.get_mut(&number) else { continue };
             if to >= piece.len() {
-                let gone = piece.len().saturating_sub(from);
+                let before = cost(piece);
                 piece.truncate(from);
                 piece.shrink_to_fit();
-                space.give_back(gone as u64);
+                space.give_back(before.saturating_sub(cost(piece)));
             } else if let Some(part) = piece.get_mut(from..to) {
                 part.fill(0);
             }
             if piece.is_empty() {
+                space.give_back(cost(piece));
                 self.pieces.remove(&number);
             }
         }
@@ -236,7 +260,8 @@ mod tests {
 
     #[test]
     fn holes_are_found_and_space_ends() {
-        let space = Space::new(3 * PIECE as u64);
+        let limit = 3 * (PIECE as u64 + OVERHEAD);
+        let space = Space::new(limit);
         let mut content = Content::default();
         let piece = PIECE as u64;
         write(&mut content, &space, 2 * piece, &[1; PIECE]).unwrap();
@@ -257,6 +282,16 @@ mod tests {
         assert_eq!(content.set_size(&space, 1 << 63), Err(Errno::FBIG));
         assert_eq!(write(&mut content, &space, u64::MAX, &[1]), Err(Errno::FBIG));
         content.punch(&space, 0, u64::MAX);
-        assert_eq!((space.free(), content.size()), (3 * piece, 7 * piece));
+        assert_eq!((space.free(), content.size()), (limit, 7 * piece));
+    }
+
+    #[test]
+    fn a_byte_far_from_the_others_takes_more_than_its_own() {
+        const SPACE: u64 = 1 << 20;
+        let (space, mut content) = (Space::new(SPACE), Content::default());
+        let written =
+            (0..).take_while(|at| write(&mut content, &space, at * PIECE as u64, &[1]).is_ok()).count() as u64;
+        let allocated: u64 = content.pieces.values().map(|piece| piece.capacity() as u64).sum();
+        assert!(allocated + written * OVERHEAD <= SPACE && written > 1000, "{written} pieces take {allocated}");
     }
 }

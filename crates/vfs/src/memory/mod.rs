@@ -84,10 +84,10 @@ impl MemoryFiles {
 
     fn attributes_of(&self, inodes: &Inodes, index: u32) -> Result<Attributes, Errno> {
         let inode = inodes.at(index)?;
-        let (size, used) = match &inode.kind {
+        let (size, stored) = match &inode.kind {
             Kind::File(content) => {
                 let content = read(content);
-                (content.size(), content.used())
+                (content.size(), content.stored())
             }
             Kind::Symlink(target) => (target.len() as u64, 0),
             Kind::Directory(_) | Kind::Special => (0, 0),
@@ -100,7 +100,7 @@ impl MemoryFiles {
             gid: inode.gid,
             device: inode.device,
             size,
-            blocks: used.div_ceil(512),
+            blocks: stored.div_ceil(512),
             block_size: BLOCK_SIZE,
             atime: inode.atime,
             mtime: inode.mtime,
