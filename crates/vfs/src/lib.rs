@@ -78,5 +78,5 @@ pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, Listed, RecordLevel, Recorder, Recording};
 pub use slots::{ClientSlots, DescriptorShare, DescriptorShares, Slot, Slots, descriptor_limit, open_file_limit};
-pub use volume_files::VolumeFiles;
-pub use xattr_names::OF_USERS;
+pub use volume_files::{Tell, VolumeFiles};
+pub use xattr_names::{OF_USERS, visible_to};

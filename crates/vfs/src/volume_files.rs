@@ -55,10 +55,10 @@ impl VolumeFiles {
         VolumeFiles { volume, salvage, told: Told { nodes: Mutex::default(), tell } }
     }
 
-    /// A file system of `tree`, whose regular files have the bytes of `content`.
-    pub fn of_tree(tree: Arc<Tree>, content: Arc<dyn Content>) -> VolumeFiles {
-        // The content itself reports what is wrong with it.
-        VolumeFiles::new(Arc::new(TreeVolume::new(tree, content)), false, Box::new(|_| {}))
+    /// A file system of `tree`, whose regular files have the bytes of `content`. `tell` receives a line for each file
+    /// that cannot be read, up to a thousand.
+    pub fn of_tree(tree: Arc<Tree>, content: Arc<dyn Content>, tell: Tell) -> VolumeFiles {
+        VolumeFiles::new(Arc::new(TreeVolume::new(tree, content)), false, tell)
     }
 
     fn node(&self, node: NodeId) -> Result<Node, Errno> {

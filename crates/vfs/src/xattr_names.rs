@@ -1,5 +1,7 @@
 //! Names of extended attributes that have to do with permissions (include/uapi/linux/xattr.h).
 
+use crate::Context;
+
 /// A file's ACL, whose group entry or mask is the group's part of the mode.
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
@@ -10,3 +12,16 @@ pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// root only (`xattr_permission` of Linux's fs/xattr.c). A client's kernel reads ACLs in the name of whichever caller
 /// it checks.
 pub const OF_USERS: &[u8] = b"user.";
+
+/// The prefix of those that only root sees (`simple_xattr_list` and `ext4_xattr_trusted_list` of Linux ask for
+/// `CAP_SYS_ADMIN`).
+const OF_ROOT: &[u8] = b"trusted.";
+
+/// A list of names, as listxattr(2) gives it, without those that the caller does not see.
+pub fn visible_to(context: &Context<'_>, mut names: Vec<u8>) -> Vec<u8> {
+    if !context.is_root() {
+        let seen = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(OF_ROOT));
+        names = seen.flatten().copied().collect();
+    }
+    names
+}

@@ -109,6 +109,23 @@ fn damage_to_one_directory_is_an_error_of_that_one() {
 }
 
 #[test]
+fn an_archive_that_changes_is_an_error_and_is_named() {
+    let scene = Scene::via("fuse");
+    host("tar", &["-cf", "tree.tar", "tree"], scene.path());
+    let used = scene.shell(
+        "$INARCH mount -b tree.tar point --log log && ls point/tree && echo >> tree.tar && cat point/tree/file; cat log
+         $INARCH umount point",
+    );
+    assert_status(&used, 0);
+    let text = stdout(&used);
+    assert!(text.starts_with("file\n") && !text.contains("content"), "{text}");
+    assert!(
+        text.contains("tree.tar: inode ") && text.contains("it was changed after it was opened: its size"),
+        "{text}"
+    );
+}
+
+#[test]
 fn damage_to_the_whole_image_is_refused_before_it_is_mounted() {
     let scene = Scene::new();
     damaged(&scene);

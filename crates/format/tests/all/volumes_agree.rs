@@ -172,7 +172,7 @@ pub fn assert_agree(open: OpenVolume, image: Arc<dyn Backing>, inodes: u32) {
     .unwrap();
     assert_eq!(walked.notes, [""; 0]);
     assert_eq!(walked.tree.inode_count(), inodes);
-    let tree = VolumeFiles::of_tree(walked.tree, walked.content);
+    let tree = VolumeFiles::of_tree(walked.tree, walked.content, Box::new(|_| {}));
     let tell = Box::new(|line: &str| panic!("{line}"));
     assert_same(&tree, &VolumeFiles::new(open(Parsing::unconfined(), image, Damage::Refused).unwrap(), false, tell));
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use inarch_tree::Timestamp;
 use inarch_vfs::{
     Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OF_USERS, OPEN_TO_EXECUTE,
-    OpenHandle, SetAttributes, SetTime, WriteKind, check_name,
+    OpenHandle, SetAttributes, SetTime, WriteKind, check_name, visible_to,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -222,7 +222,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 check_xattr_name(name)?;
                 self.sized(*size, &fs.get_xattr(context, node, name)?)
             }
-            Operation::ListXattr(size) => self.sized(*size, &fs.list_xattrs(context, node)?),
+            Operation::ListXattr(size) => self.sized(*size, &visible_to(context, fs.list_xattrs(context, node)?)),
             Operation::RemoveXattr(name) => {
                 check_xattr_name(name)?;
                 self.require_owner_of(name)?;

@@ -12,7 +12,7 @@ use inarch_lifecycle::shown;
 use inarch_mount::DEVICE;
 use inarch_source::identity::{files_identity, image_identity};
 use inarch_source::{Opened, OpenedVolume, Source};
-use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, VolumeFiles};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Tell, VolumeFiles};
 
 use super::archive;
 use super::handle::{Duty, MountEvent};
@@ -139,7 +139,12 @@ impl Lower {
         };
         if let Some(opened) = opened {
             let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), path));
-            let layer = Arc::new(VolumeFiles::of_tree(opened.tree, opened.content));
+            let (tell, content) = (teller(path, events.clone()), Arc::clone(&opened.content));
+            let explain = move |line: &str| match content.changed().named.first() {
+                Some(file) => tell(&format!("{line}: it was changed after it was opened: {}", file.reason)),
+                None => tell(line),
+            };
+            let layer = Arc::new(VolumeFiles::of_tree(opened.tree, opened.content, Box::new(explain)));
             return Ok(Lower { layer, identity, notes: opened.notes });
         }
         let options = HostOptions {
@@ -166,10 +171,15 @@ impl Lower {
         let path = request.source.path();
         let identity = image_identity(volume.format(), &stamp, request.salvage);
         let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
-        let named = shown(path);
-        let tell = Box::new(move |line: &str| events.emit(MountEvent::Fault(format!("{named}: {line}"))));
-        Lower { layer: Arc::new(VolumeFiles::new(volume, request.salvage, tell)), identity, notes }
+        let layer = Arc::new(VolumeFiles::new(volume, request.salvage, teller(path, events)));
+        Lower { layer, identity, notes }
     }
+}
+
+/// Tells of a line about the source at `path`.
+fn teller(path: &Path, events: Events<MountEvent>) -> Tell {
+    let named = shown(path);
+    Box::new(move |line| events.emit(MountEvent::Fault(format!("{named}: {line}"))))
 }
 
 fn session_options(request: &MountRequest) -> SessionOptions {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use inarch_vfs::visible_to;
 use rustix::io::Errno;
 
 use super::access;
@@ -34,7 +35,7 @@ impl Session<'_> {
         let node = fid.place.node;
         let bytes = call.context(fid.uid, group_of(fid.uid), |context| {
             if name.is_empty() {
-                return self.file_system().list_xattrs(context, node);
+                return self.file_system().list_xattrs(context, node).map(|names| visible_to(context, names));
             }
             check_xattr_name(name)?;
             if context.uid != 0 {

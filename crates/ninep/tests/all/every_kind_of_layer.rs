@@ -102,7 +102,7 @@ fn layers() -> Vec<Layer> {
             let scan = scan::scan(&path.join("tree"), &scan::ScanOptions::default()).unwrap();
             let tree = Arc::new(scan.tree);
             let content = HostFiles::new(scan.root, Arc::clone(&tree), 16);
-            Arc::new(VolumeFiles::of_tree(tree, Arc::new(content)))
+            Arc::new(VolumeFiles::of_tree(tree, Arc::new(content), Box::new(|_| {})))
         }),
     ];
     let layer = |(name, is_writable, make): Kind| {

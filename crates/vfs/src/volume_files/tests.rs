@@ -15,7 +15,7 @@ fn layer(directory: &std::path::Path) -> VolumeFiles {
     let scan = scan::scan(directory, &scan::ScanOptions::default()).unwrap();
     let tree = Arc::new(scan.tree);
     let content = HostFiles::new(scan.root, Arc::clone(&tree), 16);
-    VolumeFiles::of_tree(tree, Arc::new(content))
+    VolumeFiles::of_tree(tree, Arc::new(content), Box::new(|_| {}))
 }
 
 #[test]

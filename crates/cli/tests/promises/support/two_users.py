@@ -287,6 +287,14 @@ def permissions():
     os.chown(source("secret"), 0, 0)
     os.chmod(source("secret"), 0o600)
     check("getxattr", as_user(lambda: os.getxattr(point("secret"), "user.s")), "EACCES")
+    # Linux shows these names to root alone.
+    make("hidden", USER, 0o644)
+    try:
+        os.setxattr(source("hidden"), "trusted.hidden", b"")
+    except PermissionError:
+        # A guest sets none on a share.
+        pass
+    check("listxattr", as_user(lambda: os.listxattr(point("hidden"))), "[]")
     # Who may use a file is its owner's to say, even where the kernel keeps no access control lists.
     make("list", 0, 0o644)
     everybody = b"\2\0\0\0" + b"".join(bytes([tag, 0, 6, 0]) + b"\xff" * 4 for tag in (1, 4, 32))
