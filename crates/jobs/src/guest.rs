@@ -20,9 +20,10 @@ use std::sync::mpsc::sync_channel;
 
 use inarch_confine::Parse;
 use inarch_lifecycle::PathError;
-use inarch_lifecycle::shown;
-use inarch_source::{OpenError, OpenedVolume, Source};
+use inarch_lifecycle::{counted, shown};
+use inarch_source::{OpenError, Opened, OpenedVolume, Source};
 use inarch_tree::FileType;
+use inarch_tree::scan::Reason;
 use inarch_tree::select::Selection;
 use inarch_volume::{Attributes, Last, Node, TreeVolume, Volume, VolumeError, resolve};
 
@@ -88,6 +89,23 @@ pub enum GuestError {
     Path(#[from] PathError),
 }
 
+/// The most paths that are named because they could not be read.
+const NAMED: usize = 20;
+
+/// What a scan could not read of a source: a line for each of the first ones, and the paths.
+fn unread(opened: &Opened) -> (Vec<String>, Vec<&[u8]>) {
+    let reasons =
+        [Reason::UnreadableFile, Reason::UnreadableDirectory, Reason::BadName, Reason::BadAttributes, Reason::Failed];
+    let listed: Vec<_> = opened.report.left_out.iter().filter(|one| reasons.contains(&one.reason)).collect();
+    let mut lines: Vec<String> = listed.iter().take(NAMED).map(|one| one.to_string()).collect();
+    let count: u64 = reasons.iter().map(|reason| opened.report.count(*reason)).sum();
+    let more = count.saturating_sub(lines.len() as u64);
+    if more > 0 {
+        lines.push(format!("{} cannot be read either", counted(more, "more path", "more paths")));
+    }
+    (lines, listed.iter().map(|one| &one.path[..]).collect())
+}
+
 /// Where something is: the image, if it has a name, and the path in it.
 fn place(image: &Path, path: &Path) -> String {
     if image.as_os_str().is_empty() { shown(path) } else { format!("{}: {}", shown(image), shown(path)) }
@@ -97,6 +115,8 @@ fn place(image: &Path, path: &Path) -> String {
 pub struct Guest {
     volume: Arc<dyn Volume>,
     image: PathBuf,
+    /// The directory of this machine whose files these are, if it is no image.
+    directory: Option<PathBuf>,
     warnings: Vec<String>,
     notes: Vec<String>,
 }
@@ -111,22 +131,25 @@ impl Guest {
         if let Some(OpenedVolume { volume, notes, .. }) = inarch_source::open_volume(source, salvage)? {
             let of_volume = volume.notes();
             let (notes, warnings) = notes.into_iter().partition(|note| of_volume.contains(note));
-            return Ok(Guest { volume, image, warnings, notes });
+            return Ok(Guest { volume, image, directory: None, warnings, notes });
         }
         let opened = inarch_source::open(source, &Selection { salvage, ..Selection::default() })?;
+        let directory = if let Source::Directory(path) = source { Some(path.clone()) } else { None };
+        let (unread, _) = unread(&opened);
+        let notes = opened.notes.into_iter().chain(unread).collect();
         let volume = Arc::new(TreeVolume::new(opened.tree, opened.content));
-        Ok(Guest { volume, image, warnings: Vec::new(), notes: opened.notes })
+        Ok(Guest { volume, image, directory, warnings: Vec::new(), notes })
     }
 
     /// A file system that something else reads.
     pub(crate) fn over(volume: Arc<dyn Volume>, image: PathBuf) -> Guest {
-        Guest { volume, image, warnings: Vec::new(), notes: Vec::new() }
+        Guest { volume, image, directory: None, warnings: Vec::new(), notes: Vec::new() }
     }
 
     /// A volume that is open. Messages name paths alone.
     pub(crate) fn of(volume: Arc<dyn Volume>) -> Guest {
         let notes = volume.notes();
-        Guest { volume, image: PathBuf::new(), warnings: Vec::new(), notes }
+        Guest { volume, image: PathBuf::new(), directory: None, warnings: Vec::new(), notes }
     }
 
     /// Its files.
@@ -153,6 +176,12 @@ impl Guest {
         GuestError::Type { image: self.image.clone(), path: path.to_owned(), what }
     }
 
+    /// Confines a thread that reads its files. Those of a directory are opened when they are read.
+    fn parse(&self) -> Result<Parse, GuestError> {
+        let Some(path) = &self.directory else { return Ok(Parse::new()) };
+        Parse::new().reading(path).map_err(|error| PathError::new(path, "cannot be read", error).into())
+    }
+
     /// Has a confined thread do `ask`, which sends what it finds; hands that to `take` in this thread, in order. `ask` ends early if its sender
     /// returns false, which is when `take` failed.
     fn stream<T: Send>(
@@ -164,7 +193,7 @@ impl Guest {
         let (sender, found) = sync_channel(QUEUE);
         let volume = &*self.volume;
         let mut taken = Ok(());
-        let asked = Parse::new().run(
+        let asked = self.parse()?.run(
             move |_| ask(volume, &mut |item| sender.send(item).is_ok()),
             || taken = found.into_iter().try_for_each(&mut take),
         );

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::a_guests_disk_is_looked_into::{guest, lines, said};
 use crate::support::listing::{assert_same, listing};
-use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{assert_one_line, assert_status, copy_command, host, inarch, scratch, stderr, stdout};
 
 #[test]
 fn digests_are_those_of_the_usual_tools() {
@@ -50,6 +50,38 @@ fn archives_hold_all_of_a_directory() {
         &inarch(["disk", "tar-out", archive.to_str().unwrap(), "/dir", "-"]),
         &["dir.tar", "only a disk image"],
     );
+}
+
+#[test]
+fn what_a_user_cannot_read_is_named_and_no_difference() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: what_a_user_cannot_read_is_named_and_no_difference: another user can only be had as root");
+        return;
+    }
+    let dir = scratch();
+    copy_command(&dir.path().join("inarch"));
+    let script = "chmod 711 .; mkdir -p old/etc new/etc old/sub new/sub; echo a > old/etc/x; echo b > new/etc/y; echo 1 > old/sub/n
+        cp -p old/sub/n new/sub/n; echo 2 > new/sub/m; chmod 700 old/etc; chmod 600 new/sub/n; touch -d @1 old new old/sub new/sub";
+    host("sh", &["-ec", script], dir.path());
+    let words = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "./inarch", "disk"];
+    let disk = |more: &[&str]| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(words).args(more).current_dir(dir.path()).env("HOME", "/nonexistent").output().unwrap()
+    };
+    let compared = disk(&["diff", "old", "new"]);
+    assert_status(&compared, 125);
+    assert_eq!(stdout(&compared), "A  /sub/m\n");
+    assert_eq!(
+        stderr(&compared),
+        "inarch: old: etc: directory not readable, kept empty; it is not compared\n\
+         inarch: new: sub/n: file not readable, left out; it is not compared\n"
+    );
+    let listed = disk(&["ls", "old", "/etc"]);
+    assert_eq!(stdout(&listed), "");
+    assert_eq!(stderr(&listed), "inarch: old: etc: directory not readable, kept empty\n");
+    // Its files are read, as those of an image are.
+    let shown = disk(&["cat", "old", "/sub/n"]);
+    assert_eq!((stdout(&shown).as_str(), shown.status.code()), ("1\n", Some(0)), "{}", stderr(&shown));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! 2. A confined thread walks both trees. Regular files of one size are read and compared; holes that both have are not.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ use inarch_source::{OpenError, Opened, Source};
 use inarch_tree::compare::{Aspects, ChangeKind, Lineage, TooDeep, changes, differences};
 use inarch_tree::select::Selection;
 use inarch_tree::{InodeId, Tree};
+
+use super::unread;
 
 /// Why two sources cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -73,17 +75,28 @@ pub fn diff(request: &DifferenceRequest) -> Result<Differences, DifferenceError>
             parse = parse.reading(path).map_err(|error| PathError::new(path, "cannot be read", error))?;
         }
     }
-    let compared = parse.run(|_| compare(&old, &new, request.ignored), || {}).map_err(OpenError::NoThread)?;
-    let (changes, unread) = compared.map_err(DifferenceError::Deep)?;
+    let left_out = [unread(&old), unread(&new)];
+    let paths: HashSet<&[u8]> = left_out.iter().flat_map(|(_, paths)| paths).copied().collect();
+    let compared = parse.run(|_| compare((&old, &new), &paths, request.ignored), || {}).map_err(OpenError::NoThread)?;
+    let (changes, mut unread) = compared.map_err(DifferenceError::Deep)?;
+    for (source, (lines, _)) in [&request.old, &request.new].into_iter().zip(&left_out) {
+        unread.extend(lines.iter().map(|line| format!("{source}: {line}; it is not compared")));
+    }
     let notes = [(&request.old, old.notes), (&request.new, new.notes)];
     let notes =
         notes.into_iter().flat_map(|(source, notes)| notes.into_iter().map(move |note| format!("{source}: {note}")));
     Ok(Differences { changes, notes: notes.collect(), unread })
 }
 
-fn compare(old: &Opened, new: &Opened, ignored: Aspects) -> Result<(Vec<ChangeReport>, Vec<String>), TooDeep> {
+/// Compares two trees, but for the paths that could not be read in one of them, and what is below these.
+fn compare(
+    (old, new): (&Opened, &Opened),
+    left_out: &HashSet<&[u8]>,
+    ignored: Aspects,
+) -> Result<(Vec<ChangeReport>, Vec<String>), TooDeep> {
     let strangers = Strangers { old, new, read: RefCell::default(), unread: RefCell::default() };
     let mut found = differences(&old.tree, &new.tree, &strangers)?;
+    found.retain(|difference| !is_within(&difference.path, left_out));
     let whole_seconds = has_whole_seconds(&old.tree) || has_whole_seconds(&new.tree);
     found.retain_mut(|difference| {
         let (Some(was), Some(is)) = (difference.old, difference.new) else { return true };
@@ -98,6 +111,12 @@ fn compare(old: &Opened, new: &Opened, ignored: Aspects) -> Result<(Vec<ChangeRe
     changes.iter_mut().filter(|change| change.kind != ChangeKind::Added).for_each(|change| change.link_to = None);
     let changes = changes.iter().map(|change| ChangeReport::new(change, (&old.tree, &new.tree), from_root)).collect();
     Ok((changes, strangers.unread.into_inner()))
+}
+
+/// Whether a path is one of these, or below one of them.
+fn is_within(path: &[u8], tops: &HashSet<&[u8]>) -> bool {
+    let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| path.get(..at));
+    !tops.is_empty() && above.chain([Some(path)]).flatten().any(|top| tops.contains(top))
 }
 
 /// Whether no time of a tree has a fraction, as where its format has none (squashfs, a plain tar).
