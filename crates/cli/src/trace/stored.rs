@@ -1,5 +1,6 @@
 //! The commands that read a trace: `inarch trace diff`, `files` and `why`.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -106,9 +107,13 @@ pub fn run(command: StoredCommand) -> anyhow::Result<ExitCode> {
             if let Some(path) = break_in {
                 anyhow::bail!("{}: a path with a line break; use -0", shown(path));
             }
+            let is_terminal = std::io::stdout().is_terminal();
             answer_with(|out| {
                 files.iter().try_for_each(|path| {
-                    out.write_all(path.as_os_str().as_bytes())?;
+                    match is_terminal {
+                        true => out.write_all(shown(path).as_bytes())?,
+                        false => out.write_all(path.as_os_str().as_bytes())?,
+                    }
                     out.write_all(if null { b"\0" } else { b"\n" })
                 })
             })?;

@@ -40,7 +40,9 @@ fn of_any_command_that_looks_at_a_disk() {
         "diff img empty",
         "cp img / copy",
     ];
-    for words in commands.map(|words| format!("disk {words}")).iter().map(String::as_str).chain([shell, "plan img"]) {
+    host("sh", &["-ec", &format!("'{INARCH}' trace -q --json trace -- sh -c 'cat root/e*x*'")], dir);
+    let others = [shell, "plan img", "trace files trace"];
+    for words in commands.map(|words| format!("disk {words}")).iter().map(String::as_str).chain(others) {
         let mut command = Command::new("script");
         command.args(["-qec", &format!("'{INARCH}' {words}"), "/dev/null"]).current_dir(dir);
         let text = stdout(&command.output().unwrap());
