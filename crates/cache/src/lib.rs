@@ -24,6 +24,19 @@
 //!    sync both.
 //! 4. [`mod@images`] are another kind: container images that came from registries.
 //! 5. `run/cached.rs` of crates/jobs gives the guest the disks, finds what was changed, and publishes it.
+//!
+//! ```
+//! use inarch_cache::{Cache, CachePlace, Scope};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let home = tempfile::tempdir()?;
+//! let cache = Cache::make(&CachePlace::new(home.path(), Scope::User, "maven")?)?;
+//! // A guest that reads it finds an empty directory.
+//! assert!(cache.is_new()?);
+//! assert_eq!(cache.snapshot()?.generation.tree.entry_count(), 0);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -8,6 +8,21 @@
 //!
 //! Hives are hostile: a cell is checked each time it is read, what is allocated is in the file, and a [`Walk`] ends after as many keys and
 //! bytes as the file has room for, whatever its lists say.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use inarch_block::Backing;
+//! use inarch_confine::Parsing;
+//! use inarch_hive::{Hive, HiveError};
+//!
+//! /// How many programs are installed for all users of a Windows, by its hive `SOFTWARE`.
+//! fn programs(confined: Parsing, software: Arc<dyn Backing>) -> Result<usize, HiveError> {
+//!     let hive = Hive::open(confined, software, &[])?;
+//!     let key = hive.find(["Microsoft", "Windows", "CurrentVersion", "Uninstall"])?;
+//!     key.map_or(Ok(0), |key| Ok(hive.subkeys(&key)?.len()))
+//! }
+//! ```
 
 #![forbid(unsafe_code)]
 

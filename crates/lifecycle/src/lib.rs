@@ -10,7 +10,14 @@
 //! - [`Events`]: receives what happens during a job.
 //! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
 //!
-//! Nothing here knows what is served, or by which wire.
+//! Nothing here knows what is served, or by which wire; but a mount by FUSE has a guard before the kernel gives it numbers.
+//!
+//! ```
+//! use inarch_lifecycle::{Events, counted};
+//!
+//! let events = Events::new(|line: String| assert_eq!(line, "2 files were served"));
+//! events.emit(format!("{} were served", counted(2, "file", "files")));
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -10,6 +10,15 @@
 //! 3. `objects` speaks to stores by the `object_store` crate; `directory` does the same with files.
 //!
 //! Registries of container images are another kind of place, with a protocol of their own: [`registry`].
+//!
+//! ```
+//! use inarch_remote::{Location, LocationError};
+//!
+//! let caches = Location::parse("s3://bucket/caches")?;
+//! assert_eq!(caches.below(&["packs", "1"])?.to_string(), "s3://bucket/caches/packs/1");
+//! assert!(Location::parse("s3://bucket/../other").is_err());
+//! # Ok::<(), LocationError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

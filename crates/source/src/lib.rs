@@ -1,4 +1,18 @@
 //! SRC, the same for every command: [`Source::parse`] finds out what a text names, and [`open()`] opens it as a tree with its content.
+//!
+//! ```
+//! use inarch_source::{Source, open};
+//! use inarch_tree::select::Selection;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let directory = tempfile::tempdir()?;
+//! std::fs::write(directory.path().join("file"), "content")?;
+//! let source = Source::parse(directory.path().as_os_str())?;
+//! let opened = open(&source, &Selection::default())?;
+//! assert!(opened.tree.lookup(b"file").is_some());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
