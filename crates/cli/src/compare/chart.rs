@@ -37,9 +37,9 @@ pub fn svg(report: &CompareReport) -> String {
     // Writing to a String cannot fail.
     let parts = [
         (10.0, BEFORE, "before the command"),
-        (165.0, COMMAND, "command"),
-        (260.0, AFTER, "after it"),
-        (345.0, "black", "a run"),
+        (180.0, COMMAND, "command"),
+        (275.0, AFTER, "after it"),
+        (360.0, "black", "a run"),
     ];
     for (x, colour, name) in parts {
         let mark = match name {
