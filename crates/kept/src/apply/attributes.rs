@@ -314,8 +314,7 @@ impl Target<'_> {
         }
     }
 
-    /// Whether its file system refused these extended attributes because a file may have only so many bytes of them:
-    /// there is enough space.
+    /// Whether the file system limits the extended attributes of a file, and refused these although it has space.
     fn can_never_have(self, xattrs: &[Xattr]) -> bool {
         let (Target::Open(file, _) | Target::Held(file, ..)) = self;
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
