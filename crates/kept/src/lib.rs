@@ -8,14 +8,13 @@
 //! 4. `diff` compares host and layer ([`guest`], [`diff`](mod@diff), [`stat`], [`patch`]).
 //! 5. `apply` brings the differences into the host's tree ([`apply`](mod@apply)).
 //!
-//! ```
-//! use inarch_kept::Store;
+//! ```no_run
+//! use inarch_kept::{KeptError, Store};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let home = tempfile::tempdir()?;
-//! let run = Store::at(home.path()).open_or_create("build")?;
-//! // It is this process's alone, and has no record before its first command.
-//! assert!(run.name() == "build" && run.record.is_none());
+//! # fn main() -> Result<(), KeptError> {
+//! for name in Store::of_user()?.names()? {
+//!     println!("{name}");
+//! }
 //! # Ok(())
 //! # }
 //! ```
