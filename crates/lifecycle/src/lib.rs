@@ -16,7 +16,7 @@
 //! use inarch_lifecycle::{Events, counted};
 //!
 //! let events = Events::new(|line: String| assert_eq!(line, "2 files were served"));
-//! events.emit(format!("{} were served", counted(2, "file", "files")));
+//! events.emit(format!("{} were served", counted(2_u32, "file", "files")));
 //! ```
 
 #![forbid(unsafe_code)]
