@@ -100,8 +100,8 @@ pub struct CompareArguments {
     #[arg(long, value_name = "NAME=CMD", value_parser = host::named, help_heading = "Comparison")]
     peer: Vec<HostWay>,
 
-    /// This machine's page cache before each run: empty (only root can empty it), warm as the runs before left it, of which the first
-    /// is not measured, or both in turn
+    /// This machine's page cache before each run: empty (only root can empty it), warm (filled by a run that is not
+    /// measured), or both in turn
     #[arg(
         long,
         value_name = "empty|warm|both",

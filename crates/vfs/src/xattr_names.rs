@@ -13,8 +13,7 @@ pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// it checks.
 pub const OF_USERS: &[u8] = b"user.";
 
-/// The prefix of those that only root sees. Linux asks for `CAP_SYS_ADMIN` (`ext4_xattr_trusted_list` of
-/// fs/ext4/xattr_trusted.c).
+/// The prefix of those that only root sees (`ext4_xattr_trusted_list` of Linux's fs/ext4/xattr_trusted.c).
 const OF_ROOT: &[u8] = b"trusted.";
 
 /// A list of names, as listxattr(2) gives it, without those that the caller does not see.

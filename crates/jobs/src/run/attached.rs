@@ -1,7 +1,7 @@
 //! [`AttachedDisk`]: a disk image, or a block device, that a guest gets as a disk.
 //!
-//! Whoever can write to a raw disk can make it look like a container that names other files. So the
-//! bytes of an image never decide its format. The user does, or the file's name if the bytes agree with it.
+//! A guest that writes to a raw disk can make it look like a qcow2 that names other files. So the bytes of an image
+//! never decide its format. The user does, or the file's name if the bytes agree with it.
 
 mod length;
 mod qcow2;
