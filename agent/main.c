@@ -66,14 +66,17 @@ static void say_hello(int fd)
 
 /* Loads the port's driver and sends HELLO first, because the host waits for it to know that the guest lives. Then
  * loads the disks' driver, which waits for the disks. Meanwhile another process loads the file systems: ext4 takes
- * 0.1 s under TCG. */
+ * 0.1 s under TCG.
+ *
+ * Before the other processors start, the port's list has loaded the PCI transport's driver, which maps the registers
+ * of all devices: crates/vm/src/machine/parameters.rs says why. */
 static void load_and_greet(void)
 {
 	struct module_process file_systems;
 	char error[512];
+	modules_load_all("/modules/port", error, sizeof error);
 	start_processors_beside();
 	bool beside = modules_load_beside(&file_systems, "/modules/beside");
-	modules_load_all("/modules/port", error, sizeof error);
 	/* After a module failed, nothing else can work. */
 	int fd = error[0] ? -1 : port_open(PORT_NAME, O_RDWR | O_NONBLOCK);
 	if (fd < 0)

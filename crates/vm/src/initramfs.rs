@@ -94,7 +94,7 @@ pub fn build(arch: Arch, tree: &ModuleTree, features: &Features) -> Result<Vec<u
     let agent = agent_of(arch).ok_or(InitramfsError::NoAgent { arch })?;
     let mut order = features.in_order();
     let mut beside = features.beside();
-    // The second process starts first, so modules that both need must be in its list.
+    // Two processes load modules at the same time. What both need comes by the agent's own list.
     let agents = tree.resolve(&order)?;
     for module in beside.clone() {
         let needs = tree.resolve(&[module])?;

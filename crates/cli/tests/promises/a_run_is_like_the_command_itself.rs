@@ -203,7 +203,10 @@ fn ports_kernel_words_and_devices_are_the_guests() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = "import socket; s = socket.create_server(('', 8000)); print('listening', flush=True); \
                   c = s.accept()[0]; c.sendall(b'from the guest'); c.close()";
+    // The last line: the PCI driver maps the devices' registers before the second processor starts, because QEMU 7.2 loses
+    // a processor's writes to its interrupt controller while another one changes this map. Such a guest hangs.
     let script = "nproc; grep -o 'my.word=[^ ]*' /proc/cmdline; grep -c 0x1005 /sys/bus/pci/devices/*/device | grep -c ':1'; \
+                  dmesg | grep -o 'virtio-pci .*: enabling device\\|smpboot: Booting' | grep -o '^[a-z]*' | uniq | xargs; \
                   exec /usr/bin/python3 -c \"$0\"";
     let mut child = Command::new(INARCH)
         .args(["run", "-q", "--accel=tcg", "--cpus=3", "-p", &format!("{}:8000", free.port()), "--console", "log"])
@@ -215,7 +218,7 @@ fn ports_kernel_words_and_devices_are_the_guests() {
         .spawn()
         .unwrap();
     // One such device is there always.
-    let expected = "3\nmy.word=a\nmy.word=b\n2\nlistening\n";
+    let expected = "3\nmy.word=a\nmy.word=b\n2\nvirtio smpboot\nlistening\n";
     let mut said = vec![0; expected.len()];
     child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
     assert_eq!(String::from_utf8_lossy(&said), expected);
