@@ -32,9 +32,8 @@ use serde_json::{Value, json};
 
 pub use change::mode;
 
-use crate::arguments::one_of;
 use crate::columns::columns;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::{answer, complain};
 use crate::size;
 
@@ -134,10 +133,8 @@ pub struct ListArguments {
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<OsString>,
 
-    /// Format of the image [default: by its first bytes]
-    #[arg(long, value_name = "raw|qcow2|vdi|vhd|vhdx|vmdk", hide_possible_values = true,
-        value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
-    pub format: Option<ImageFormat>,
+    #[command(flatten)]
+    pub format: FormatOption,
 
     /// What a disk image needs beside itself.
     #[command(flatten)]
@@ -201,7 +198,7 @@ fn request(images: Vec<OsString>, format: Option<ImageFormat>, disk: &DiskOption
 }
 
 fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::Result<ExitCode> {
-    let request = request(images, format, &disk)?;
+    let request = request(images, format.format, &disk)?;
     let Examined { disks, volumes, subvolumes } = examine(&request)?;
     let images: Vec<_> = request.images.iter().map(|image| image.path.clone()).collect();
     for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {

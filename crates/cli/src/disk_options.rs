@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use inarch_jobs::shown;
-use inarch_jobs::source::{Key, Keys, Source};
+use inarch_jobs::source::{ImageFormat, Key, Keys, Source};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
+
+use crate::arguments::one_of;
 
 /// The most bytes of a key: those that cryptsetup reads of a key file.
 const MOST_KEY: u64 = 8 << 20;
@@ -36,10 +38,35 @@ pub struct DiskOptions {
     pub key: Vec<OsString>,
 }
 
+/// `--format`, of a disk image that is read.
+#[derive(Args, Debug, Clone, Copy, Default, PartialEq)]
+pub struct FormatOption {
+    /// Format of the image: raw, qcow2, vdi, vhd, vhdx or vmdk [default: by its first bytes; where it is written to, qcow2 if its name ends so, or
+    /// else raw]
+    #[arg(long = "format", id = "image_format", value_name = "FORMAT", hide_possible_values = true,
+        value_parser = one_of::<ImageFormat>(ImageFormat::all().map(ImageFormat::name)))]
+    pub format: Option<ImageFormat>,
+}
+
+impl FormatOption {
+    /// `source` in this format.
+    pub fn of(self, source: Source) -> anyhow::Result<Source> {
+        Ok(match self.format {
+            Some(format) => source.in_format(format)?,
+            None => source,
+        })
+    }
+}
+
 impl DiskOptions {
     /// The source that `text` names, with these files and keys.
     pub fn source(&self, text: &OsStr) -> anyhow::Result<Source> {
-        Ok(Source::parse(text)?.also(&self.also)?.with(&self.with)?.keys(self.keys()?)?)
+        self.source_in(text, FormatOption::default())
+    }
+
+    /// [`DiskOptions::source`], in a format.
+    pub fn source_in(&self, text: &OsStr, format: FormatOption) -> anyhow::Result<Source> {
+        Ok(format.of(Source::parse(text)?)?.also(&self.also)?.with(&self.with)?.keys(self.keys()?)?)
     }
 
     /// The keys.

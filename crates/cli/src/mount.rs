@@ -14,14 +14,12 @@ use inarch_jobs::mount::{
     self, Changes, MountEvent, MountHandle, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via,
 };
 use inarch_jobs::share::Refused;
-use inarch_jobs::source::ImageFormat;
 use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
-use crate::arguments::one_of;
 use crate::disk::machine::isolation;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
 use crate::signals::EndingSignals;
@@ -133,9 +131,8 @@ pub struct MountArguments {
     #[arg(long, value_name = "FILE", requires = "background")]
     pub log: Option<PathBuf>,
 
-    /// With --rw, of a disk image: its format, raw or qcow2, which is the default for a name that ends in .qcow2
-    #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
-    pub format: Option<ImageFormat>,
+    #[command(flatten)]
+    pub format: FormatOption,
 
     /// With --rw, of a disk image: print at the end what took how long; with a FILE, also draw it as an SVG picture
     #[arg(long, value_name = "FILE.svg", num_args = 0..=1, require_equals = true)]
@@ -324,7 +321,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     };
     let asks = access.asks_for_writes() || last == Some(&MountOption::Writable);
     let image = match asks && writes == MountWrites::Through {
-        true => image::of(&source, format, &disk.with)?,
+        true => image::of(&source, format.format, &disk.with)?,
         false => None,
     };
     if image.is_some() {
@@ -343,12 +340,12 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
             (owners != OwnerArguments::default(), "--owner"),
             (matches!(io_uring, RingsArgument::On), "--io-uring on"),
         ])?;
-    } else if format.is_some() || timings.is_some() || isolate != Isolation::Auto {
-        anyhow::bail!("--format, --timings and --isolate are for a disk image that is mounted with --rw");
+    } else if timings.is_some() || isolate != Isolation::Auto {
+        anyhow::bail!("--timings and --isolate are for a disk image that is mounted with --rw");
     }
     let source = match &image {
         Some(image) => image.source(),
-        None => disk.source(&source)?,
+        None => disk.source_in(&source, format)?,
     };
     let (changes, owners, rings) = (changes.map(Changes::from), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::kept::{self, RunReport, RunState};
 
+use crate::columns::columns;
 use crate::duration::ago;
 use crate::output::{answer, complain};
 use crate::size::show;
@@ -18,6 +19,10 @@ Examples:
   inarch runs
   inarch ps --json | jq '.[].name'")]
 pub struct RunsArguments {
+    /// No effect: all runs are shown anyway. Users of docker type `ps -a`
+    #[arg(short, long, hide = true)]
+    pub all: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -34,19 +39,14 @@ pub fn run(arguments: RunsArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn table(runs: &[RunReport]) -> String {
-    let mut rows = vec![["NAME", "STATE", "USED", "HOLDS", "SIZE", "STATUS", "COMMAND", "TREES"].map(str::to_owned)];
-    rows.extend(runs.iter().map(row));
-    let widths: Vec<usize> =
-        (0..7).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    let line = |row: &[String; 8]| {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).chain([row[7].clone()]).collect();
-        cells.concat().trim_end().to_owned() + "\n"
-    };
-    if runs.is_empty() { String::new() } else { rows.iter().map(line).collect() }
+    if runs.is_empty() {
+        return String::new();
+    }
+    let heads = ["NAME", "STATE", "USED", "HOLDS", "SIZE", "STATUS", "COMMAND", "TREES"].map(str::to_owned).to_vec();
+    columns(&[heads].into_iter().chain(runs.iter().map(row)).collect::<Vec<_>>(), &[])
 }
 
-fn row(run: &RunReport) -> [String; 8] {
+fn row(run: &RunReport) -> Vec<String> {
     let state = match run.state {
         RunState::Clean => "clean",
         RunState::InUse => "in use",
@@ -67,7 +67,7 @@ fn row(run: &RunReport) -> [String; 8] {
         })
         .collect();
     let text = |text: &str| shown(Path::new(text));
-    [
+    vec![
         run.name.clone(),
         state.to_owned(),
         ago(run.used),

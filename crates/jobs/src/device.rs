@@ -125,6 +125,7 @@ impl Recipe {
         let started = Instant::now();
         let mut opened =
             open_with(&self.source, &self.selection, &self.resources())?.with_directories(&self.mount_points)?;
+        opened.notes = self.source.named(&opened.notes);
         if let Some(kept) = &self.kept {
             kept.files.keep_base(&opened.tree)?;
             let laid = kept.lay_over(opened)?;

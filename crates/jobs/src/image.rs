@@ -169,7 +169,11 @@ fn write(request: &ImageRequest, opened: Option<Opened>, duty: &Duty) -> Result<
         shared_bytes: done.written.shared,
         verified: request.verify,
         seconds: started.elapsed().as_secs_f64(),
-        notes: crate::plan::left_out(&report).into_iter().chain(source_notes).chain(notes).collect(),
+        notes: crate::plan::left_out(&report)
+            .into_iter()
+            .chain(request.source.named(&source_notes))
+            .chain(notes)
+            .collect(),
     })
 }
 
@@ -177,24 +181,41 @@ fn write(request: &ImageRequest, opened: Option<Opened>, duty: &Duty) -> Result<
 fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
     let names: Vec<_> = formats().iter().map(|format| format.name()).collect();
     let known = names.join(", ");
-    match &request.format {
-        Some(name) => format_by_name(name).ok_or_else(|| ImageError::Format { name: name.clone(), known }),
-        None => format_by_extension(&request.output).ok_or_else(|| {
-            let output = request.output.clone();
-            match compressor(&output) {
-                _ if output == Path::new("-") => ImageError::NoFormatOfOutput { known },
-                Some(program) => ImageError::Compressed { output, from: request.source.clone(), program },
-                None => ImageError::NoFormat { output, known },
-            }
-        }),
+    let output = &request.output;
+    let named = match &request.format {
+        Some(name) => {
+            Some(format_by_name(name).ok_or_else(|| ImageError::Format { name: name.clone(), known: known.clone() })?)
+        }
+        None => None,
+    };
+    if let Some(program) = compressor(output) {
+        let inner = named.or_else(|| format_by_extension(Path::new(output.file_stem().unwrap_or_default())));
+        let format = inner.map_or("tar", |format| format.name());
+        return Err(ImageError::Compressed {
+            output: output.clone(),
+            from: request.source.to_string(),
+            format,
+            program,
+        });
     }
+    named.or_else(|| format_by_extension(output)).ok_or_else(|| match output {
+        output if output == Path::new("-") => ImageError::NoFormatOfOutput { known },
+        output => ImageError::NoFormat { output: output.clone(), known },
+    })
 }
 
-/// The program that makes the kind of compressed archive that the output's name implies.
+/// The program that makes the kind of compressed file that the output's name implies. Any program can compress a pipe, so this one
+/// does not; and a file that is named so and not compressed would mislead whoever opens it.
 fn compressor(output: &Path) -> Option<&'static str> {
-    let programs = [("gz", "gzip"), ("tgz", "gzip"), ("zst", "zstd"), ("xz", "xz"), ("bz2", "bzip2"), ("lz4", "lz4")];
+    const PROGRAMS: [(&str, &[&str]); 5] = [
+        ("gzip", &["gz", "tgz"]),
+        ("zstd", &["zst", "tzst"]),
+        ("xz", &["xz", "txz"]),
+        ("bzip2", &["bz2", "tbz", "tbz2"]),
+        ("lz4", &["lz4"]),
+    ];
     let extension = output.extension()?;
-    programs.into_iter().find(|(name, _)| extension == *name).map(|(_, program)| program)
+    PROGRAMS.into_iter().find(|(_, names)| names.iter().any(|name| extension == *name)).map(|(program, _)| program)
 }
 
 /// An image within its own source would change the source, and be part of the next image.

@@ -134,7 +134,7 @@ pub fn push(request: &PushRequest) -> Result<PushedImage, JobError> {
     let opened = open(&request.source, &request.selection)?;
     let (layer, mut notes) = layer(request, &opened)?;
     let Opened { report, notes: of_source, image, .. } = opened;
-    notes = crate::plan::left_out(&report).into_iter().chain(of_source).chain(notes).collect();
+    notes = crate::plan::left_out(&report).into_iter().chain(request.source.named(&of_source)).chain(notes).collect();
     let config = configuration(request, image.unwrap_or_default(), &layer);
     let config_digest = Digest::of(&config);
     let descriptor = |kind: &str, digest: &Digest, size: u64| json!({ "mediaType": kind, "digest": digest.to_string(), "size": size });

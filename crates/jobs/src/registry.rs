@@ -14,7 +14,7 @@ use inarch_confine::{Parse, Parsing};
 pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::shown;
-use inarch_source::{DiskPart, FileKind, Keys, Source, SourceError};
+use inarch_source::{DiskPart, FileKind, ImageFormat, Keys, Source, SourceError};
 
 use path::{Root, Wanted};
 pub(crate) use place::{Found, Place, hives};
@@ -54,6 +54,8 @@ pub enum RegistryError {
 pub struct RegistryRequest {
     /// A hive, a directory of a Windows system (the one that has `Windows`), a disk image, or a volume of one.
     pub source: PathBuf,
+    /// The image's format; found out by its first bytes if it is not given.
+    pub format: Option<ImageFormat>,
     /// Files that the image may name. It gets no others.
     pub with: Vec<PathBuf>,
     /// Further disks of the same guest.
@@ -130,6 +132,10 @@ fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryE
     let source = match Source::parse(request.source.as_os_str()) {
         Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => return Err(none()),
         source => source.map_err(Box::new)?,
+    };
+    let source = match request.format {
+        Some(format) => source.in_format(format).map_err(Box::new)?,
+        None => source,
     };
     let source = source.with(&request.with).and_then(|source| source.also(&request.also));
     match source.and_then(|source| source.keys(request.keys.clone())).map_err(Box::new)? {

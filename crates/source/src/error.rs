@@ -43,6 +43,14 @@ pub enum OpenError {
         /// What is wrong.
         error: Box<OpenDiskError>,
     },
+    /// The archive has no such directory.
+    #[error("{}: {}: there is no such directory", shown(path), shown(within))]
+    NoDirectory {
+        /// The archive.
+        path: PathBuf,
+        /// The directory.
+        within: PathBuf,
+    },
     /// No tree can be made of the selection.
     #[error("{from}: {error}")]
     Select {

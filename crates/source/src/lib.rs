@@ -69,9 +69,8 @@ pub enum Source {
         path: PathBuf,
         /// What it is, by its first bytes.
         kind: FileKind,
-        /// The architecture that is taken of a container image for several, if this is an archive of one; by its name
-        /// in images.
-        machine: String,
+        /// What of it, if it is an archive.
+        part: Box<ArchivePart>,
     },
     /// A disk with a partition table, or a volume of one.
     Disk {
@@ -99,6 +98,23 @@ pub enum Source {
     Cache(Box<CacheSource>),
     /// Nothing: for a device that only holds what a guest writes.
     Empty,
+}
+
+/// Which part of an archive is the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchivePart {
+    /// The architecture that is taken of a container image for several, if this is an archive of one; by its name
+    /// in images.
+    pub machine: String,
+    /// The directory that is the tree's root; empty for the whole.
+    pub within: PathBuf,
+}
+
+impl Default for ArchivePart {
+    /// The whole, for machines like this one.
+    fn default() -> ArchivePart {
+        ArchivePart { machine: oci::machine().to_owned(), within: PathBuf::new() }
+    }
 }
 
 /// Which part of a disk image is the tree.
@@ -172,9 +188,9 @@ pub enum SourceError {
         /// What was named.
         path: PathBuf,
     },
-    /// A directory of it was asked for, and it is no disk image.
+    /// A directory of it was asked for, and it is neither a disk image nor an archive.
     #[error(
-        "{}: only a disk image can yield one directory; take all (/), or use 'inarch image' with --only",
+        "{}: only a disk image or an archive can yield one directory; take all (/), or use 'inarch image' with --only",
         shown(path)
     )]
     NoDirectory {
@@ -184,6 +200,12 @@ pub enum SourceError {
     /// Nothing in it is encrypted.
     #[error("{}: it is no disk image with encrypted volumes; leave --key out", shown(path))]
     NoKeys {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// It has no format of a disk image.
+    #[error("{}: it is no disk image; leave --format out", shown(path))]
+    NoFormat {
         /// What was named.
         path: PathBuf,
     },
@@ -252,7 +274,17 @@ impl Source {
             Ok(metadata) => metadata,
             Err(error) => {
                 let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
-                return Ok(Source::Disk { path, part: Box::new(part) });
+                let kind = match part.which {
+                    Which::Auto => kind::recognise(&path).map_err(fail)?,
+                    Which::Named(_) => Found::Unknown,
+                };
+                return Ok(match kind {
+                    Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) => {
+                        let part = ArchivePart { within: part.within, ..ArchivePart::default() };
+                        Source::File { path, kind, part: Box::new(part) }
+                    }
+                    _ => Source::Disk { path, part: Box::new(part) },
+                });
             }
         };
         let file_type = metadata.file_type();
@@ -273,7 +305,7 @@ impl Source {
             Found::Source(FileKind::Volume(reader)) if reader.name == "btrfs" => {
                 Ok(Source::Disk { path, part: Box::default() })
             }
-            Found::Source(kind) => Ok(Source::File { path, kind, machine: oci::machine().to_owned() }),
+            Found::Source(kind) => Ok(Source::File { path, kind, part: Box::default() }),
             Found::Other(_) | Found::Unknown if disk::is_disk(&path).map_err(Box::new)? => {
                 Ok(Source::Disk { path, part: Box::default() })
             }
@@ -281,6 +313,25 @@ impl Source {
             Found::Zeros | Found::Unknown => {
                 Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() })
             }
+        }
+    }
+
+    /// Says in which format a disk image and those beside it are, so that their first bytes need not tell it. What libvirt says of
+    /// those beside it stays.
+    ///
+    /// # Errors
+    /// It is no file, so no disk image.
+    pub fn in_format(self, format: ImageFormat) -> Result<Source, SourceError> {
+        match self {
+            Source::Disk { path, mut part } => {
+                part.format = Some(format);
+                part.others.iter_mut().for_each(|disk| disk.format = disk.format.or(Some(format)));
+                Ok(Source::Disk { path, part })
+            }
+            Source::File { path, .. } => {
+                Ok(Source::Disk { path, part: Box::new(DiskPart { format: Some(format), ..DiskPart::default() }) })
+            }
+            other => Err(SourceError::NoFormat { path: other.path().to_owned() }),
         }
     }
 
@@ -300,10 +351,10 @@ impl Source {
         }
     }
 
-    /// The directory `path` of it, which must be a disk image unless `path` is `/`.
+    /// The directory `path` of it, which must be a disk image or an archive unless `path` is `/`.
     ///
     /// # Errors
-    /// It is no disk image.
+    /// It is neither.
     pub fn beneath(self, path: &Path) -> Result<Source, SourceError> {
         let path = path.strip_prefix("/").unwrap_or(path);
         let is_whole = path.as_os_str().is_empty();
@@ -315,6 +366,10 @@ impl Source {
             }
             Source::File { path: image, kind: FileKind::Volume(_), .. } => {
                 Ok(Source::Disk { path: image, part: DiskPart::new(Which::Auto, Path::new("/").join(path)) })
+            }
+            Source::File { path: file, kind, mut part } => {
+                part.within = Path::new("/").join(&part.within).join(path);
+                Ok(Source::File { path: file, kind, part })
             }
             other => Err(SourceError::NoDirectory { path: other.path().to_owned() }),
         }
@@ -375,6 +430,11 @@ impl Source {
             Some(if others { format!("{}: {note}", shown(&file.path)) } else { note })
         };
         of_domain.chain(part.files(path).into_iter().filter_map(of)).collect()
+    }
+
+    /// Lines about it, each after its name: for messages that may be about several sources.
+    pub fn named(&self, notes: &[String]) -> Vec<String> {
+        notes.iter().map(|note| format!("{self}: {note}")).collect()
     }
 
     /// The files of the disk image and of those beside it.
@@ -483,6 +543,9 @@ impl fmt::Display for Source {
                     Which::Auto => {}
                 }
                 if within.as_os_str().is_empty() { Ok(()) } else { write!(f, ":{}", shown(within)) }
+            }
+            Source::File { path, part, .. } if !part.within.as_os_str().is_empty() => {
+                write!(f, "{}:{}", shown(path), shown(&part.within))
             }
             _ => f.write_str(&shown(self.path())),
         }

@@ -15,13 +15,13 @@ use inarch_format::oci::ImageConfig;
 use inarch_format::{Damage, Host, ReadError, ThisHost, TreeAndContent, oci};
 use inarch_lifecycle::shown;
 use inarch_tree::scan::{self, Report};
-use inarch_tree::select::{ReadFile, Selection, select, with_directories};
-use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
+use inarch_tree::select::{ReadFile, Selection, beneath, select, with_directories};
+use inarch_tree::{Attributes, BuildError, Builder, Extents, FileType, InodeId, Tree};
 use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{DiskPart, FileKind, OpenError, Source, Which, disk};
+use super::{ArchivePart, DiskPart, FileKind, OpenError, Source, Which, disk};
 
 /// An opened source: the part of it that was selected.
 pub struct Opened {
@@ -31,7 +31,7 @@ pub struct Opened {
     pub content: Arc<dyn Content>,
     /// What the scan of a directory left out, and why; for any source, how many names the filter excluded.
     pub report: Report,
-    /// Lines about the source that the user should read.
+    /// Lines about the source that the user should read; [`Source::named`] puts its name before them.
     pub notes: Vec<String>,
     /// How to start a container image, by its own configuration.
     pub image: Option<ImageConfig>,
@@ -101,11 +101,13 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let mut host = ThisHost::new(&resources.spool_directory);
     let mut known = Vec::new();
     match source {
-        Source::File { machine, .. } => {
+        Source::File { part, .. } => {
+            let ArchivePart { machine, within } = &**part;
             known = stamp(&input).map_err(cannot_open)?;
             if machine != oci::machine() {
                 known.extend([b"\0", machine.as_bytes()].concat());
             }
+            known.extend_from_slice(within.as_os_str().as_bytes());
         }
         Source::Oci { machine, .. } => {
             if resources.stamp {
@@ -124,8 +126,8 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     let damage = damage(selection.salvage);
     let opened = parse_asking(&host, |parsing, host| {
         let opened = match source {
-            Source::File { kind, machine, .. } => {
-                open_file(parsing, (input, path), (*kind, machine), host, damage).map(Opened::from)
+            Source::File { kind, part, .. } => {
+                open_file(parsing, (input, path), (*kind, &part.machine), host, damage).map(Opened::from)
             }
             Source::Oci { reference, machine, .. } => {
                 let wanted = oci::Wanted { reference: reference.as_deref(), machine };
@@ -140,6 +142,9 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
         let mut opened = opened.map_err(fail)?;
         if !known.is_empty() {
             opened.stamp = known;
+        }
+        if let Source::File { part, .. } = source {
+            opened = opened.beneath(source, &part.within)?;
         }
         opened.select(source, selection)
     })?;
@@ -362,6 +367,20 @@ impl Opened {
         TreeAndContent { tree, content, notes: Vec::new(), image: None }.into()
     }
 
+    /// The directory `within` of it, whose command and environment are no container image's.
+    fn beneath(self, source: &Source, within: &Path) -> Result<Opened, OpenError> {
+        if within.as_os_str().is_empty() {
+            return Ok(self);
+        }
+        let is_directory = |top: &InodeId| self.tree.inode(*top).file_type() == FileType::Directory;
+        let Some(top) = self.tree.lookup(within.as_os_str().as_bytes()).filter(is_directory) else {
+            return Err(OpenError::NoDirectory { path: source.path().to_owned(), within: within.to_owned() });
+        };
+        let taken = beneath(&self.tree, top).map_err(|error| OpenError::Select { from: source.clone(), error })?;
+        let content = Arc::new(Renumbered::new(self.content, taken.origins));
+        Ok(Opened { tree: Arc::new(taken.tree), content, image: None, ..self })
+    }
+
     /// Applies `selection`.
     pub(super) fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
         if selection.is_all() {
@@ -384,7 +403,7 @@ impl Opened {
             let of = if selected.missing.len() == 1 { "is" } else { "are" };
             let count = selected.missing.len();
             let first = shown(Path::new(&*String::from_utf8_lossy(first)));
-            opened.notes.push(format!("{source}: {count} of the paths of --only {of} not in it; the first is {first}"));
+            opened.notes.push(format!("{count} of the paths of --only {of} not in it; the first is {first}"));
         }
         Ok(opened)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use inarch_cache::{ImageName, KeptImage, pull};
 use inarch_format::oci::machine;
 
-use super::{OpenError, Source, SourceError};
+use super::{ArchivePart, OpenError, Source, SourceError};
 
 /// An image of a registry. It is fetched at most once for this value and its clones.
 #[derive(Clone, Debug)]
@@ -76,7 +76,9 @@ impl Source {
         match self {
             Source::Registry(image) => Source::Registry(Box::new(image.for_machine(machine))),
             Source::Oci { path, reference, .. } => Source::Oci { path, reference, machine: machine.to_owned() },
-            Source::File { path, kind, .. } => Source::File { path, kind, machine: machine.to_owned() },
+            Source::File { path, kind, part } => {
+                Source::File { path, kind, part: Box::new(ArchivePart { machine: machine.to_owned(), ..*part }) }
+            }
             other => other,
         }
     }

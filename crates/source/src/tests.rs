@@ -12,7 +12,7 @@ fn parse(path: &Path) -> Result<Source, String> {
 
 /// The source that is a file of this kind.
 fn file_of(path: PathBuf, kind: FileKind) -> Source {
-    Source::File { path, kind, machine: inarch_format::oci::machine().to_owned() }
+    Source::File { path, kind, part: Box::default() }
 }
 
 #[test]

@@ -46,9 +46,8 @@ pub fn html(report: &CompareReport) -> String {
     );
     for measured in &report.results {
         for (number, run) in measured.runs.iter().enumerate() {
-            let seconds = [run.total, run.prepare, run.boot, run.command].map(|seconds| format!("{seconds:.2}"));
-            let cpu =
-                run.cpu.map_or_else(Default::default, |cpu| [cpu.user, cpu.system].map(|time| format!("{time:.2}")));
+            let seconds = [run.total, run.prepare, run.boot, run.command].map(table::seconds);
+            let cpu = run.cpu.map_or_else(Default::default, |cpu| [cpu.user, cpu.system].map(table::seconds));
             let mut cells = vec![measured.page_cache.name().to_owned(), measured.name(), (number + 1).to_string()];
             cells.extend(seconds.into_iter().chain(cpu));
             cells.push(run.status.to_string());

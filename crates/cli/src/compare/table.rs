@@ -15,11 +15,14 @@ const BAR: usize = 24;
 pub const HEAD: [&str; 9] =
     ["PAGE CACHE", "WAY", "TOTAL", "PREPARE", "BOOT", "COMMAND", "CPU", "REQUESTS", "BYTES READ"];
 
+/// Seconds: hundredths, and thousandths of what takes less than a tenth.
+pub fn seconds(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{seconds:.3}") } else { format!("{seconds:.2}") }
+}
+
 /// The cells of a row, medians.
 pub fn cells(measured: &Measured) -> Vec<String> {
-    let seconds = |figure: fn(&OneRun) -> f64| {
-        measured.median(figure).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
-    };
+    let seconds = |figure: fn(&OneRun) -> f64| measured.median(figure).map_or_else(|| "-".to_owned(), seconds);
     let is_known = measured.runs.iter().all(|run| run.cpu.is_some());
     let cpu = if is_known { seconds(|run| run.cpu.map_or(0.0, |cpu| cpu.user + cpu.system)) } else { "-".to_owned() };
     let dash = || "-".to_owned();

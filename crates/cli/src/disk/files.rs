@@ -10,16 +10,15 @@ use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
 use inarch_jobs::appliance::{ApplianceRequest, Isolation, Target, look};
 use inarch_jobs::guest::{Entry, Guest, GuestError};
-use inarch_jobs::source::{ImageFormat, Source};
+use inarch_jobs::source::Source;
 use inarch_jobs::{Events, counted, shown};
 use inarch_tree::{FileType, Timestamp};
 use inarch_volume::Attributes;
 use serde_json::{Value, json};
 
 use super::machine::{isolation, tell};
-use crate::arguments::one_of;
 use crate::columns::columns;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::{answer, answer_with, complain};
 use crate::say::time::moment;
 use crate::size;
@@ -36,6 +35,9 @@ pub struct ImageArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     pub image: OsString,
 
+    #[command(flatten)]
+    pub format: FormatOption,
+
     /// What a disk image needs beside itself.
     #[command(flatten)]
     pub disk: DiskOptions,
@@ -48,7 +50,7 @@ pub struct ImageArguments {
 impl ImageArguments {
     /// What is named.
     pub fn source(&self) -> anyhow::Result<Source> {
-        self.disk.source(&self.image)
+        self.disk.source_in(&self.image, self.format)
     }
 
     /// The image's file system as a kernel mounts it, if this program has no reader of it.
@@ -57,7 +59,8 @@ impl ImageArguments {
         if !path.as_os_str().is_empty() {
             return Ok(None);
         }
-        let request = ApplianceRequest { with: self.disk.with.clone(), ..ApplianceRequest::new(image, which) };
+        let mut request = ApplianceRequest { with: self.disk.with.clone(), ..ApplianceRequest::new(image, which) };
+        request.image.format = self.format.format;
         Ok(look(&request, Events::new(tell))?)
     }
 
@@ -229,10 +232,6 @@ pub struct CpArguments {
     /// Where it goes: a directory, or a new name
     to: Option<PathBuf>,
 
-    /// Format of an image that is copied into: raw or qcow2 [default: qcow2 if its name ends so, or else raw]
-    #[arg(long, value_name = "raw|qcow2", hide_possible_values = true, value_parser = one_of::<ImageFormat>(["raw", "qcow2"]))]
-    format: Option<ImageFormat>,
-
     /// What stands between an image that is copied into and this machine: a process, or a virtual machine
     #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, value_parser = isolation())]
     isolate: Isolation,
@@ -260,12 +259,9 @@ pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
         if entries.is_empty() && !std::mem::replace(&mut is_explained, true) {
             arguments.image.tell(guest.notes());
         }
-        match listed {
-            Err(error) if arguments.paths.len() > 1 => {
-                status = lost(&error.to_string());
-                continue;
-            }
-            listed => listed?,
+        if let Err(error) = listed {
+            status = missing(error)?;
+            continue;
         }
         // Which directory they are in: ls(1) has headings, and the paths of JSON are whole.
         if arguments.paths.len() > 1 && guest.is_directory(path)? {
@@ -364,8 +360,7 @@ pub fn find(arguments: &FindArguments) -> anyhow::Result<ExitCode> {
             }
         }
     })?;
-    searched?;
-    Ok(status)
+    searched.map_or_else(missing, |()| Ok(status))
 }
 
 /// `inarch disk stat`.
@@ -395,7 +390,7 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
             std::mem::replace(&mut arguments.path, path)
         }
         (None, _) => {
-            let CpArguments { image, path, format, isolate, .. } = &arguments;
+            let CpArguments { image, path, isolate, .. } = &arguments;
             if split_path(path.as_os_str()).is_none() {
                 let (from, path) = (shown(Path::new(&image.image)), shown(path));
                 anyhow::bail!(
@@ -405,13 +400,23 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
             return super::copy_in::copy(
                 Path::new(&image.image),
                 path.as_os_str(),
-                *format,
+                image.format.format,
                 &image.disk.with,
                 *isolate,
             );
         }
     };
-    let report = arguments.image.open_all()?.copy_out(&arguments.path, &to)?;
+    if to == Path::new("-") {
+        let (image, path) = (shown(Path::new(&arguments.image.image)), shown(&arguments.path));
+        anyhow::bail!(
+            "cp writes files: 'inarch disk cat {image} {path}' prints a file, 'inarch disk tar-out {image} {path} -' writes a \
+             directory as an archive; ./- names a file"
+        );
+    }
+    let report = match arguments.image.open_all()?.copy_out(&arguments.path, &to) {
+        Ok(report) => report,
+        Err(error) => return missing(error),
+    };
     let mut status = ExitCode::SUCCESS;
     for line in &report.lost {
         status = lost(line);
@@ -437,6 +442,14 @@ fn split_path(text: &OsStr) -> Option<(OsString, PathBuf)> {
 pub fn lost(line: &str) -> ExitCode {
     complain(line);
     ExitCode::FAILURE
+}
+
+/// Reports what is not in an image, or cannot be read there. Other errors are those of the whole request.
+fn missing(error: GuestError) -> anyhow::Result<ExitCode> {
+    match error {
+        GuestError::Absent { .. } | GuestError::Type { .. } | GuestError::Volume { .. } => Ok(lost(&error.to_string())),
+        other => Err(other.into()),
+    }
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::files::IMAGE_HELP;
 use super::xml;
 use crate::columns::columns;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::answer;
 
 /// Options of `inarch disk inspect`.
@@ -27,6 +27,9 @@ pub struct InspectArguments {
     /// The image
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
+
+    #[command(flatten)]
+    format: FormatOption,
 
     /// What a disk image needs beside itself.
     #[command(flatten)]
@@ -51,7 +54,7 @@ pub struct InspectArguments {
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
-    let found = inspect(&arguments.disk.source(&arguments.image)?)?;
+    let found = inspect(&arguments.disk.source_in(&arguments.image, arguments.format)?)?;
     if arguments.xml {
         answer(xml::inspections(&found))?;
     } else if arguments.options {

@@ -12,7 +12,7 @@ use inarch_jobs::registry::{
 use inarch_jobs::shown;
 use serde_json::json;
 
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::{answer, answer_with, complain};
 
 /// Options of `inarch disk reg`.
@@ -43,6 +43,9 @@ pub struct RegistryArguments {
     #[arg(long, value_name = "FILE")]
     pub log: Vec<PathBuf>,
 
+    #[command(flatten)]
+    pub format: FormatOption,
+
     /// What the image needs beside itself.
     #[command(flatten)]
     pub disk: DiskOptions,
@@ -62,9 +65,10 @@ pub struct RegistryArguments {
 
 /// Reads a registry.
 pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
-    let RegistryArguments { source, key, log, disk, .. } = arguments;
+    let RegistryArguments { source, key, log, format, disk, .. } = arguments;
     let (with, also, keys) = (disk.with.clone(), disk.also.clone(), disk.keys()?);
-    let request = RegistryRequest { source: source.clone(), with, also, keys, key: key.clone(), logs: log.clone() };
+    let (source, key, logs) = (source.clone(), key.clone(), log.clone());
+    let request = RegistryRequest { source, format: format.format, with, also, keys, key, logs };
     if arguments.export {
         return export(&request, arguments.utf8);
     }
@@ -82,6 +86,7 @@ pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
     )?;
     note(&request, &notes);
     let text = text.ok_or_else(|| {
+        let key = &request.key;
         anyhow!("{}: the key {key:?} has no value {:?}", shown(&request.source), name.unwrap_or_default())
     })?;
     answer(text)?;

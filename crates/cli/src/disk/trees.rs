@@ -17,7 +17,7 @@ use serde_json::json;
 use super::files::{ImageArguments, lost};
 use crate::arguments::one_of;
 use crate::diff::line;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::image;
 use crate::output::{answer, answer_with, complain};
 
@@ -66,6 +66,9 @@ pub struct DiffArguments {
     /// The newer state
     #[arg(value_name = "NEW")]
     new: OsString,
+
+    #[command(flatten)]
+    format: FormatOption,
 
     /// What the disk images need beside themselves.
     #[command(flatten)]
@@ -188,8 +191,8 @@ pub fn diff(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!both_are || also.is_empty(), "--also cannot tell which of the two disks the other belongs to");
     let keys = arguments.disk.keys()?;
     let add = |source: Source| match is_disk(&source) || !one_is {
-        true => source.also(also)?.with(with)?.keys(keys.clone()),
-        false => Ok(source),
+        true => Ok(arguments.format.of(source)?.also(also)?.with(with)?.keys(keys.clone())?),
+        false => anyhow::Ok(source),
     };
     let (old, new) = (add(old)?, add(new)?);
     let ignores = |aspect| arguments.ignore.contains(&aspect);

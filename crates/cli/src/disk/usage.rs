@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
 use crate::columns::columns;
-use crate::disk_options::DiskOptions;
+use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::answer;
 use crate::size;
 
@@ -25,6 +25,9 @@ pub struct DfArguments {
     #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
     image: OsString,
 
+    #[command(flatten)]
+    format: FormatOption,
+
     /// What a disk image needs beside itself.
     #[command(flatten)]
     disk: DiskOptions,
@@ -36,7 +39,7 @@ pub struct DfArguments {
 
 /// `inarch disk df`.
 pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&arguments.disk.source(&arguments.image)?)?;
+    let all = usage(&arguments.disk.source_in(&arguments.image, arguments.format)?)?;
     answer(if arguments.json {
         serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
     } else {

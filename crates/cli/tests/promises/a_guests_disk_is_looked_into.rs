@@ -8,7 +8,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::listing::{assert_same, listing};
-use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout, within};
+use crate::support::{
+    INARCH, LONG, assert_one_line, assert_one_line_and, assert_status, host, inarch, scratch, stderr, stdout, within,
+};
 
 /// Makes `guest.img`: a GPT disk with a root (ext4, 64 MiB) and a home (ext4, 16 MiB, LABEL=home), from the directories `root` and `home`.
 const DISK: &str = "
@@ -189,15 +191,14 @@ fn and_copied_with_all_attributes() {
     assert_status(&inarch(["image", "-q", &format!("{image}:/home"), "-o", &archive]), 0);
     assert!(host("tar", &["tf", &archive], dir.path()).contains("./user/notes"));
 
-    for (path, to, parts) in [
-        ("etc/motd", "into/notes", &["into/notes", "nothing is written over"][..]),
-        ("etc/nothing", "new", &["etc/nothing", "no such file"]),
-        ("/", "into", &["into", "name the copy"]),
-        ("etc/motd", "none/new", &["none", "No such file"]),
+    for (path, to, status, parts) in [
+        ("etc/motd", "into/notes", 125, &["into/notes", "nothing is written over"][..]),
+        ("etc/nothing", "new", 1, &["etc/nothing", "no such file"]),
+        ("/", "into", 125, &["into", "name the copy"]),
+        ("etc/motd", "none/new", 125, &["none", "No such file"]),
     ] {
         let output = inarch(["disk", "cp", &format!("{image}:1"), path, &text(at(to))]);
-        assert_status(&output, 125);
-        assert_one_line(&output, parts);
+        assert_one_line_and(&output, status, parts);
     }
     assert_eq!(fs::read_dir(at("into")).unwrap().count(), 1, "nothing half-made is left");
 }
@@ -402,6 +403,41 @@ fn with_a_subvolume_that_is_named() {
     assert_eq!(host("tar", &["xOf", "part.tar", "./home/notes"], dir.path()), "notes\n");
 }
 
+/// A guest can write what it likes to the place of its boot loader.
+#[test]
+fn in_the_format_that_is_said() {
+    let dir = scratch();
+    guest(dir.path());
+    host("sh", &["-ec", "printf 'QFI\\373\\0\\0\\0\\3' | dd of=guest.img conv=notrunc status=none"], dir.path());
+    let image = dir.path().join("guest.img");
+    let (image, out) = (image.to_str().unwrap(), dir.path().join("out"));
+    for words in [
+        &["ls", image, "/etc"][..],
+        &["cat", image, "/etc/os-release"],
+        &["find", image],
+        &["stat", image, "/etc"],
+        &["cp", image, "/etc", out.to_str().unwrap()],
+        &["tar-out", image, "/etc", "-"],
+        &["checksum", image],
+        &["df", image],
+        &["inspect", image],
+        &["diff", image, dir.path().to_str().unwrap()],
+        &["reg", image],
+    ] {
+        let without = inarch([&["disk"], words].concat());
+        assert_status(&without, 125);
+        assert!(stderr(&without).contains("qcow2"), "{without:?}");
+        let output = inarch([&["disk"], words, &["--format=raw"]].concat());
+        match words[0] {
+            "reg" => assert_one_line(&output, &["Windows"]),
+            _ => assert_status(&output, 0),
+        }
+    }
+    assert_eq!(said(&["cat", "--format=raw", image, "/etc/motd"]), "Hello\n");
+    let output = inarch(["disk", "ls", "--format=raw", dir.path().to_str().unwrap()]);
+    assert_one_line(&output, &["it is no disk image", "--format"]);
+}
+
 #[test]
 fn or_one_line_says_why_not() {
     let dir = scratch();
@@ -413,14 +449,23 @@ fn or_one_line_says_why_not() {
         (&["ls", &volume("7")][..], &["no volume '7'", "/dev/sda1 (ext4, LABEL=root)", "/dev/sda3"][..]),
         (&["ls", &volume("3")], &["volume '3'", "cannot read"]),
         (&["ls", &volume("2:/nothing")], &["/nothing: there is no such directory"]),
-        (&["ls", &volume("2"), "nothing"], &["nothing", "no such file"]),
-        (&["find", &volume("2"), "user/notes"], &["it is no directory"]),
         (&["df", dir.path().to_str().unwrap()], &["name a disk image"]),
         (&["ls", "/nothing/there"], &["/nothing/there", "No such file"]),
+        (&["cp", &volume("2"), "user/notes", "-"], &["disk cat", "disk tar-out", "./-"]),
     ] {
         let output = inarch([&["disk"], arguments].concat());
         assert_status(&output, 125);
         assert_one_line(&output, parts);
+    }
+    // What is missing in an image that can be read.
+    for (arguments, part) in [
+        (&["ls", &volume("2"), "nothing"][..], "no such file"),
+        (&["find", &volume("2"), "nothing"], "no such file"),
+        (&["find", &volume("2"), "user/notes"], "it is no directory"),
+        (&["cp", &volume("2"), "nothing", dir.path().to_str().unwrap()], "no such file"),
+    ] {
+        let output = inarch([&["disk"], arguments].concat());
+        assert_one_line_and(&output, 1, &[part]);
     }
     // One of several files.
     for verb in ["cat", "stat"] {

@@ -47,6 +47,8 @@ fn formats_and_options_that_there_are_not() {
     refused(dir, "place/x.squashfs", &["--free=1M"], &["squashfs", "leave the free space out"]);
     refused(dir, "-", &["--format=tar", "--json"], &["--json"]);
     refused(dir, "place/x.tar.gz", &[], &["-o - --format tar | gzip > place/x.tar.gz"]);
+    refused(dir, "place/x.cpio.zst", &[], &["-o - --format cpio | zstd > place/x.cpio.zst"]);
+    refused(dir, "place/x.xz", &["--format=ext4"], &["-o - --format ext4 | xz > place/x.xz"]);
     refused(dir, "place", &[], &["place: is a directory"]);
 }
 

@@ -172,6 +172,11 @@ fn an_image_is_qcow2_where_a_file_cannot_be_so_large() {
     host("qemu-io", &["-c", "write -P 7 900T 1M", "-c", "read -P 7 900T 1M", &at("b.qcow2")], dir.path());
     assert!(host("qemu-img", &["check", &at("b.qcow2")], dir.path()).contains("No errors"));
     assert_one_line(&inarch(["disk", "create", &at("d.qcow2"), "3E"]), &["d.qcow2", "2 EiB at most", "--format raw"]);
+    assert_one_line(
+        &inarch(["disk", "create", &at("d.vhd"), "1G"]),
+        &["d.vhd", "--format raw", "create -f vpc", "vhd"],
+    );
+    assert_status(&inarch(["disk", "create", &at("d.vhd"), "1G", "--format=raw"]), 0);
     if host("stat", &["-f", "-c", "%T", "."], dir.path()).trim() == "ext2/ext3" {
         let output = inarch(["disk", "create", &at("disk.img"), "17T"]);
         assert_status(&output, 0);

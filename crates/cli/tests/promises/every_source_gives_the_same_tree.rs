@@ -95,6 +95,12 @@ fn whatever_it_comes_from() {
     host("bash", &["-c", &script], dir);
     assert_eq!(listing(dir, "piped.tar", &[], None), expected, "a shell's pipe, and a tar of our own");
 
+    // A directory of an archive or an image.
+    let expected = listing(dir, "tree/src", &[], None);
+    for source in ["t.tar:/src", "t.tar.gz:/src/", "t.docker:/src", "t.ext4:/src", "t.erofs:/src", "t.btrfs:/src"] {
+        assert_eq!(listing(dir, source, &[], None), expected, "{source}");
+    }
+
     // What is taken of it is the same as well.
     std::fs::write(dir.join("list"), "/src/link\nsrc/out/\n").unwrap();
     std::fs::write(dir.join("patterns"), "/bin/*\n!/bin/sh\n").unwrap();
@@ -148,6 +154,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     std::fs::write(dir.path().join("zip.tar"), b"PK\x03\x04 and so on").unwrap();
     std::fs::write(dir.path().join("cut.tar.gz"), b"\x1f\x8b\x08\0").unwrap();
     std::fs::write(dir.path().join("disk.img"), [1; 4096]).unwrap();
+    host("tar", &["-cf", "small.tar", "disk.img"], dir.path());
     let run = |tree: &str| inarch(&["run", "-q", any_machine(), tree, "--", "true"]);
     assert_one_line(&inarch(&["plan", "zip.tar"]), &["zip.tar: is a ZIP archive", "unpack it"]);
     assert_one_line(&inarch(&["plan", "cut.tar.gz"]), &["cut.tar.gz"]);
@@ -155,6 +162,10 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
         &inarch(&["plan", "disk.img:root"]),
         &["disk.img: it has no volume 'root'", "/dev/sda (nothing known)"],
     );
+    for path in ["none", "disk.img"] {
+        let output = inarch(&["plan", &format!("small.tar:/{path}")]);
+        assert_one_line(&output, &[&format!("small.tar: /{path}: there is no such directory")]);
+    }
     assert_one_line(&inarch(&["plan", "oci:none:tag"]), &["none:tag: cannot be used as a source"]);
     assert_one_line(&run("--tree=cut.tar.gz"), &["say where the guest sees it", "--tree cut.tar.gz:/DIRECTORY"]);
     assert_one_line(&run("--tree=-:/mnt"), &["standard input cannot be a tree"]);

@@ -46,9 +46,16 @@ fn archives_hold_all_of_a_directory() {
     let names = host("sh", &["-ec", piped, crate::support::INARCH], dir.path());
     assert_eq!(names.lines().collect::<Vec<_>>(), ["./", "./user/", "./user/notes"]);
     assert_one_line(&inarch(["disk", "tar-out", image, "/none", archive.to_str().unwrap()]), &["/none"]);
+    let piped = "$0 disk tar-out dir.tar /below - | tar t | LC_ALL=C sort";
+    assert_eq!(host("sh", &["-ec", piped, crate::support::INARCH], dir.path()), "./\n./again\n");
     assert_one_line(
-        &inarch(["disk", "tar-out", archive.to_str().unwrap(), "/dir", "-"]),
-        &["dir.tar", "only a disk image"],
+        &inarch(["disk", "tar-out", dir.path().to_str().unwrap(), "/root", "-"]),
+        &["only a disk image or an archive"],
+    );
+    let compressed = dir.path().join("dir.tgz");
+    assert_one_line(
+        &inarch(["disk", "tar-out", image, "/dir", compressed.to_str().unwrap()]),
+        &["guest.img:/dir -o - --format tar | gzip > "],
     );
 }
 

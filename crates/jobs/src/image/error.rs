@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use inarch_block::{ChangeReason, WriteError};
 use inarch_lifecycle::shown;
-use inarch_source::Source;
 
 /// Why an image cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +39,16 @@ pub enum ImageError {
     },
     /// Any program can compress a pipe, so this one does not.
     #[error(
-        "{0}: an archive is written without compression; inarch image {from} -o - --format tar | {program} > {0}",
+        "{0}: {format} is written without compression; inarch image {from} -o - --format {format} | {program} > {0}",
         shown(output)
     )]
     Compressed {
         /// The output.
         output: PathBuf,
         /// The source.
-        from: Source,
+        from: String,
+        /// The format.
+        format: &'static str,
         /// What compresses so.
         program: &'static str,
     },

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use inarch_disk::container::Container;
 use inarch_disk::new_qcow2;
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::new_file::NewFile;
@@ -51,6 +52,12 @@ pub struct Created {
     pub because: Option<String>,
 }
 
+/// The container that a name implies, if images of it are not made here.
+fn other_container(image: &Path) -> Option<Container> {
+    let extension = image.extension()?;
+    Container::ALL.into_iter().find(|kind| *kind != Container::Qcow2 && extension == kind.name())
+}
+
 /// Creates an image. It has its name when it is whole.
 ///
 /// # Errors
@@ -67,6 +74,14 @@ pub fn create(request: &CreateRequest) -> Result<Created, MakeError> {
         }
         Ok(_) if !force => return Err(MakeError::Exists(image.clone())),
         _ => {}
+    }
+    if let Some(kind) = other_container(image).filter(|_| qcow2.is_none()) {
+        let (kind, for_qemu) = (kind.name(), if kind == Container::Vhd { "vpc" } else { kind.name() });
+        let what = format!(
+            "its name says {kind}, and disks are created raw or as qcow2; --format raw creates one of this name, \
+             'qemu-img create -f {for_qemu} FILE SIZE' a {kind}"
+        );
+        return Err(MakeError::NotRaw { path: image.clone(), what });
     }
     let new = NewFile::create(image, || {})?;
     let is_named_so = image.extension().is_some_and(|extension| extension == "qcow2");

@@ -145,7 +145,7 @@ impl Lower {
                 None => tell(line),
             };
             let layer = Arc::new(VolumeFiles::of_tree(opened.tree, opened.content, Box::new(explain)));
-            return Ok(Lower { layer, identity, notes: opened.notes });
+            return Ok(Lower { layer, identity, notes: request.source.named(&opened.notes) });
         }
         let options = HostOptions {
             changes: request.changes(),
@@ -172,7 +172,7 @@ impl Lower {
         let identity = image_identity(volume.format(), &stamp, request.salvage);
         let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
         let layer = Arc::new(VolumeFiles::new(volume, request.salvage, teller(path, events)));
-        Lower { layer, identity, notes }
+        Lower { layer, identity, notes: request.source.named(&notes) }
     }
 }
 

@@ -212,7 +212,7 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
             Prepared { detached, kind: Guarded::Mount, upper: None, archive: None, notes: Vec::new() }
         }
     };
-    Ok(Prepared { archive: Some(archive), notes: opened.notes.clone(), ..prepared })
+    Ok(Prepared { archive: Some(archive), notes: request.source.named(&opened.notes), ..prepared })
 }
 
 /// The identity of an archive or image for a kept upper layer; the same as for a mount through FUSE.

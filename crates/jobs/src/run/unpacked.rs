@@ -134,7 +134,7 @@ impl UnpackedTree {
         let Layout::Stream(archive) = planned.layout else {
             return Err(JobError::NotServed { from: source, format: Tar.name() });
         };
-        let mut notes = opened.notes;
+        let mut notes = source.named(&opened.notes);
         notes.extend(planned.notes);
         if on_scratch {
             notes.push(format!(

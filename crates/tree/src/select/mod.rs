@@ -17,7 +17,7 @@ pub use filter::{Filter, FilterBuilder, FilterError};
 pub(crate) use filter::{IGNORE_FILE_MAX, IgnoreLevel};
 pub use only::PathList;
 pub use owner::{IdRange, IdRangeError, OwnerMap, OwnerMapError, Owners};
-pub use transform::{ReadFile, Selected, select, with_directories, without};
+pub use transform::{ReadFile, Selected, beneath, select, with_directories, without};
 
 use std::sync::Arc;
 

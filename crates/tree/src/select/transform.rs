@@ -64,6 +64,12 @@ pub fn without(tree: &Tree, gone: &dyn Fn(InodeId) -> bool) -> Result<Selected, 
     walk.run()
 }
 
+/// What is below the directory `top` of `tree`, which becomes the root.
+pub fn beneath(tree: &Tree, top: InodeId) -> Result<Selected, BuildError> {
+    let selection = Selection::default();
+    Walk::from(top, tree, &selection, &|_, _| None)?.run()
+}
+
 /// A directory to be listed.
 struct Task {
     /// `None` for a new one.
@@ -79,6 +85,8 @@ struct Task {
 
 struct Walk<'a> {
     tree: &'a Tree,
+    /// The directory that becomes the root.
+    top: InodeId,
     selection: &'a Selection,
     read: &'a ReadFile<'a>,
     marks: Option<Marks>,
@@ -96,18 +104,28 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(tree: &'a Tree, selection: &'a Selection, read: &'a ReadFile<'a>) -> Result<Walk<'a>, BuildError> {
+        Walk::from(InodeId::ROOT, tree, selection, read)
+    }
+
+    fn from(
+        top: InodeId,
+        tree: &'a Tree,
+        selection: &'a Selection,
+        read: &'a ReadFile<'a>,
+    ) -> Result<Walk<'a>, BuildError> {
         let resolved = selection.only.as_ref().map(|only| Marks::of(tree, only));
         let (marks, missing) = resolved.unzip();
-        let root = tree.inode(InodeId::ROOT);
+        let root = tree.inode(top);
         let attributes = Attributes { xattrs: XattrSetId::NONE, ..attributes(root, selection) };
         let mut walk = Walk {
             tree,
+            top,
             selection,
             read,
             marks,
             directories: &[],
             builder: Builder::new(&attributes)?,
-            origins: vec![InodeId::ROOT],
+            origins: vec![top],
             taken: vec![u32::MAX; tree.inode_count() as usize],
             sets: HashMap::new(),
             filtered: 0,
@@ -119,8 +137,8 @@ impl<'a> Walk<'a> {
     }
 
     fn run(mut self) -> Result<Selected, BuildError> {
-        let whole = self.marks.as_ref().is_none_or(|marks| marks.takes_all_below(InodeId::ROOT));
-        let root = Task { old: Some(InodeId::ROOT), new: InodeId::ROOT, path: Vec::new(), ignore: None, whole };
+        let whole = self.marks.as_ref().is_none_or(|marks| marks.takes_all_below(self.top));
+        let root = Task { old: Some(self.top), new: InodeId::ROOT, path: Vec::new(), ignore: None, whole };
         let mut tasks = vec![root];
         while let Some(task) = tasks.pop() {
             let oldest = tasks.len();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::support::{names, nodes_of, set_xattr};
 use inarch_tree::scan::{Scan, ScanOptions, scan};
 use inarch_tree::select::{
-    FileContexts, Filter, FilterBuilder, IdRange, OwnerMap, Owners, PathList, Selected, Selection, select,
+    FileContexts, Filter, FilterBuilder, IdRange, OwnerMap, Owners, PathList, Selected, Selection, beneath, select,
     with_directories,
 };
 use inarch_tree::{FileType, InodeId, Timestamp, Tree};
@@ -311,6 +311,21 @@ proptest! {
                 let directories = selected.tree.entries(id).filter(|entry| selected.tree.inode(entry.inode).file_type() == FileType::Directory);
                 prop_assert_eq!(inode.links() as usize, 2 + directories.count());
             }
+        }
+    }
+}
+
+#[test]
+fn a_directory_can_become_the_root() {
+    let root = example();
+    let scan = whole(root.path());
+    for name in ["usr", "usr/lib", "etc"] {
+        let taken = beneath(&scan.tree, scan.tree.lookup(name.as_bytes()).unwrap()).unwrap();
+        let alone = whole(&root.path().join(name));
+        assert_eq!(nodes_of(&taken.tree), nodes_of(&alone.tree), "{name}");
+        assert_eq!(taken.tree.inode(InodeId::ROOT).mode(), alone.tree.inode(InodeId::ROOT).mode());
+        for (id, inode) in taken.tree.inodes() {
+            assert_eq!(scan.tree.inode(taken.origins[id.index()]).source_ino(), inode.source_ino());
         }
     }
 }

@@ -105,7 +105,13 @@ pub fn assert_status(output: &Output, status: i32) {
 /// Asserts that the output is a failure of inarch's own, told in exactly one line that holds `parts`.
 #[track_caller]
 pub fn assert_one_line(output: &Output, parts: &[&str]) {
-    assert_status(output, 125);
+    assert_one_line_and(output, 125, parts);
+}
+
+/// The same with another status.
+#[track_caller]
+pub fn assert_one_line_and(output: &Output, status: i32, parts: &[&str]) {
+    assert_status(output, status);
     let text = stderr(output);
     assert_eq!(text.trim_end().lines().count(), 1, "more than one line: {text}");
     assert!(text.starts_with("inarch: "), "{text}");

@@ -92,7 +92,8 @@ pub(crate) fn index(
         }
         () if !members.any && is_empty(archive.length) => {}
         () if !members.any => {
-            let reason = if archive.length == 0 { "it is empty" } else { "it holds nothing but zeros" };
+            let zeros = "it holds nothing but zeros: no archive, and no partitions or file system of a disk";
+            let reason = if archive.length == 0 { "it is empty" } else { zeros };
             members.lost.push(damage.or_refuse("tar", reason.to_owned())?);
         }
         () if !members.is_ended => {
