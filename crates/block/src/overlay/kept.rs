@@ -128,8 +128,10 @@ pub(super) fn open_or_create(
 ) -> Result<(File, ClusterStates), OverlayError> {
     match open(path, clusters, identity) {
         Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            create(path, &Header::new(clusters, identity, note))?;
-            open(path, clusters, identity)
+            match create(path, &Header::new(clusters, identity, note))? {
+                Some(file) => of_locked(path, file, clusters, identity),
+                None => open(path, clusters, identity),
+            }
         }
         opened => opened,
     }
@@ -139,6 +141,15 @@ pub(super) fn open_or_create(
 pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(File, ClusterStates), OverlayError> {
     let file = open_file(path, OpenOptions::new().read(true).write(true))?;
     lock(path, &file)?;
+    of_locked(path, file, clusters, identity)
+}
+
+fn of_locked(
+    path: &Path,
+    file: File,
+    clusters: u64,
+    identity: [u8; 32],
+) -> Result<(File, ClusterStates), OverlayError> {
     check_header(path, &file, clusters, identity)?;
     let states = load_states(path, &file, clusters)?;
     Ok((file, states))
@@ -170,13 +181,14 @@ fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
     Err(OverlayError::InUse(path.into()))
 }
 
-/// Completes the file, then gives it its name, unless another process was faster.
-fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
+/// Completes the file and locks it, then gives it its name: what has the name is in use from the start. `None` if another process was
+/// faster.
+fn create(path: &Path, header: &Header) -> Result<Option<File>, OverlayError> {
     let dir = directory_of(path);
     let named = match nameless(dir).map_err(|error| failed("make a file in", dir, error))? {
         Some(file) => {
             fill(&file, path, header)?;
-            link(&file, path)
+            link(&file, path).map(|()| file)
         }
         None => Err(Errno::OPNOTSUPP),
     };
@@ -186,8 +198,8 @@ fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
         result => result,
     };
     match named {
-        Ok(()) => sync_directory(path),
-        Err(Errno::EXIST) => Ok(()),
+        Ok(file) => sync_directory(path).map(|()| Some(file)),
+        Err(Errno::EXIST) => Ok(None),
         Err(errno) => Err(failed("name", path, errno)),
     }
 }
@@ -200,12 +212,13 @@ fn link(file: &File, path: &Path) -> Result<(), Errno> {
 }
 
 /// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves the file there.
-fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<(), Errno>, OverlayError> {
+fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<File, Errno>, OverlayError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
     name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
     let new = path.with_file_name(name);
     let file = OpenOptions::new()
+        .read(true)
         .write(true)
         .create(true)
         .truncate(true)
@@ -218,13 +231,15 @@ fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<(), 
         // It may not exist; the first error counts.
         let _ = fs::remove_file(&new);
     }
-    named
+    named.map(|named| named.map(|()| file))
 }
 
+/// Writes the header, and locks the file.
 fn fill(file: &File, path: &Path, header: &Header) -> Result<(), OverlayError> {
     set_length(file, path, header.data_start.get() + header.clusters.get() * CLUSTER)?;
     let written = file.write_all_at(header.as_bytes(), 0).and_then(|()| file.sync_all());
-    written.map_err(|error| failed("write", path, error))
+    written.map_err(|error| failed("write", path, error))?;
+    lock(path, file)
 }
 
 fn sync_directory(path: &Path) -> Result<(), OverlayError> {
@@ -322,10 +337,13 @@ mod tests {
     fn without_nameless_files_an_overlay_is_made_beside_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept");
-        assert_eq!(create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap(), Ok(()));
+        let made = create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap().unwrap();
+        assert!(matches!(open(&path, 1000, ID), Err(OverlayError::InUse(_))), "its name is there before its lock");
+        drop(made);
         let (file, _) = open_or_create(&path, 1000, ID, 5).unwrap();
         file.write_all_at(b"here", 5 << 20).unwrap();
-        assert_eq!(create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap(), Err(Errno::EXIST));
+        let again = create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap();
+        assert_eq!(again.map(drop), Err(Errno::EXIST));
         let mut content = [0; 4];
         File::open(&path).unwrap().read_exact_at(&mut content, 5 << 20).unwrap();
         assert_eq!(&content, b"here", "what is there is not replaced");
