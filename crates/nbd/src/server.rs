@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use inarch_server::{BlockDevice, Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
+use inarch_server::{
+    BlockDevice, Clients, ConnectionError, Listener, Pending, Receiver, Seat, Sender, StopHandle, prepare,
+};
 
 use crate::event::Event;
 use crate::negotiate::Negotiation;
@@ -22,7 +23,7 @@ pub struct NbdOptions {
     pub name: String,
     /// A description for people, at most 4096 bytes; may be empty.
     pub description: String,
-    /// The most connections at a time; further ones are closed at once.
+    /// The most connections at a time. For a further one the oldest that has not yet chosen the export is closed; if all have, the new one.
     pub connections: usize,
     /// How long a client may take to choose the export, not counting the time it waits for us.
     pub negotiation: Duration,
@@ -62,7 +63,7 @@ impl<D: BlockDevice> NbdServer<D> {
     /// # Errors
     /// The connection ended before the client ended it.
     pub fn serve_stream(&self, stream: impl Into<OwnedFd>) -> Result<(), ConnectionError> {
-        self.serve(&stream.into(), &|| false, &AtomicUsize::new(0))
+        self.serve(&stream.into(), &|| false, &Seat::alone())
     }
 
     /// Accepts clients and serves them until `stop` is used.
@@ -94,18 +95,21 @@ impl<D: BlockDevice> Clients for NbdServer<D> {
         &self,
         socket: &OwnedFd,
         stopped: &(dyn Fn() -> bool + Sync),
-        served: &AtomicUsize,
+        seat: &Seat<'_>,
     ) -> Result<(), ConnectionError> {
         prepare(socket)?;
         let sender = Sender::new(socket);
         let mut receiver = Receiver::new(socket, self.options.negotiation);
-        let device = || match self.device.wait_unless(stopped) {
-            true => self.device.wait(),
-            false => Err("the server is ending".to_owned()),
+        let device = || {
+            seat.spoke();
+            match self.device.wait_unless(stopped) {
+                true => self.device.wait(),
+                false => Err("the server is ending".to_owned()),
+            }
         };
         let agreement = Negotiation::new(&mut receiver, &sender, &self.options, &device).run()?;
         if let Some(agreement) = agreement {
-            served.fetch_add(1, Ordering::AcqRel);
+            seat.served();
             tracing::debug!("a client has chosen the export");
             Session::new(agreement, receiver, &sender, Arc::clone(&self.events)).run();
             tracing::debug!("a client has left");

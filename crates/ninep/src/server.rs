@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
+use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Seat, Sender, StopHandle, prepare};
 use inarch_vfs::{FileSystem, open_file_limit};
 
 use crate::event::Event;
@@ -19,8 +19,7 @@ type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 /// The limits of clients.
 #[derive(Clone, Debug)]
 pub struct NinepOptions {
-    /// The most connections at a time; further ones are closed at once, unless a client of a Unix socket has sent nothing
-    /// yet: the oldest of these gives up its place.
+    /// The most connections at a time. For a further one the oldest that has not yet sent its version is closed; if all have, the new one.
     pub connections: usize,
     /// The most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
     pub msize: u32,
@@ -110,7 +109,7 @@ impl NinepServer {
     /// # Errors
     /// The connection ended before the client ended it.
     pub fn serve_stream(&self, stream: impl Into<OwnedFd>) -> Result<(), ConnectionError> {
-        self.serve(&stream.into(), &|| false, &AtomicUsize::new(0))
+        self.serve(&stream.into(), &|| false, &Seat::alone())
     }
 
     /// Accepts clients and serves them until `stop` is used.
@@ -144,7 +143,7 @@ impl Clients for NinepServer {
         &self,
         socket: &OwnedFd,
         stopped: &(dyn Fn() -> bool + Sync),
-        served: &AtomicUsize,
+        seat: &Seat<'_>,
     ) -> Result<(), ConnectionError> {
         prepare(socket)?;
         if !self.file_system.wait_unless(stopped) {
@@ -156,7 +155,7 @@ impl Clients for NinepServer {
         tracing::debug!("a client is served");
         let sender = Sender::new(socket);
         let receiver = Receiver::new(socket, self.options.negotiation);
-        Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, (served, &self.requests)).run();
+        Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, (seat, &self.requests)).run();
         tracing::debug!(requests = self.requests.load(Ordering::Relaxed), "a client has left");
         sender.into_result()
     }

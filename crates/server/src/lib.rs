@@ -28,5 +28,5 @@ mod stop;
 
 pub use connection::{ConnectionError, Receiver, Sender, prepare};
 pub use inarch_block::{Allocation, BlockDevice, Pending};
-pub use listener::{Clients, Listener};
+pub use listener::{Clients, Listener, Seat};
 pub use stop::{Attached, StopHandle};

@@ -21,8 +21,8 @@ const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
 
 /// How a server serves its clients. Called from each client's thread.
 pub trait Clients: Sync {
-    /// The most connections at a time; further ones are closed at once, unless a client has [not yet
-    /// spoken](Clients::wait_for_first_byte).
+    /// The most connections at a time. If all are taken, the oldest client that has not yet [spoken](Seat::spoke) loses its own to a new
+    /// one; if all have, the new one is closed at once.
     fn most(&self) -> usize;
 
     /// Whether the protocol lets the client speak first. A client of a Unix socket may then be idle without limit
@@ -31,7 +31,7 @@ pub trait Clients: Sync {
     fn wait_for_first_byte(&self) -> bool;
 
     /// Serves one client until it disconnects or the server is stopped; a stop shuts the socket down and makes
-    /// `stopped` true. Increments `served` once the client has spoken the protocol.
+    /// `stopped` true. Tells the `seat` when the client has spoken, and when it is served.
     ///
     /// # Errors
     /// The connection ended before the client ended it.
@@ -39,7 +39,7 @@ pub trait Clients: Sync {
         &self,
         socket: &OwnedFd,
         stopped: &(dyn Fn() -> bool + Sync),
-        served: &AtomicUsize,
+        seat: &Seat<'_>,
     ) -> Result<(), ConnectionError>;
 
     /// A client was rejected, because [`Clients::most`] are connected already: the new one, or the oldest of those that
@@ -51,6 +51,35 @@ pub trait Clients: Sync {
 
     /// The server is stopped: threads that wait for anything but their socket must check.
     fn stopped(&self);
+}
+
+/// A client's place among those of a server.
+#[derive(Debug)]
+pub struct Seat<'c> {
+    /// `None` for a client that no listener has accepted.
+    place: Option<(&'c Counts, &'c Arc<OwnedFd>)>,
+}
+
+impl Seat<'_> {
+    /// That of a client which competes with no others.
+    pub fn alone() -> Seat<'static> {
+        Seat { place: None }
+    }
+
+    /// The client speaks the protocol: it keeps its place when others come.
+    pub fn spoke(&self) {
+        if let Some((counts, socket)) = self.place {
+            counts.lock().forget(socket);
+        }
+    }
+
+    /// The client has what it came for. A server for one client ends when it leaves.
+    pub fn served(&self) {
+        self.spoke();
+        if let Some((counts, _)) = self.place {
+            counts.served.fetch_add(1, Ordering::AcqRel);
+        }
+    }
 }
 
 /// A socket that listens.
@@ -88,21 +117,19 @@ impl Counts {
     }
 
     /// Takes a place for a new client; false if all `most` are taken by clients that have spoken. Otherwise the oldest
-    /// that has not gives up its place, so that a flood of silent clients locks nobody out. A `patient` server waits for
-    /// the first byte.
-    fn enter(&self, socket: &Arc<OwnedFd>, clients: &dyn Clients, patient: bool) -> bool {
+    /// that has not gives up its place, so that a flood of silent clients locks nobody out.
+    fn enter(&self, socket: &Arc<OwnedFd>, clients: &dyn Clients) -> bool {
         let most = clients.most();
         let mut places = self.lock();
         if places.connected >= most {
             clients.turned_away();
+            // One whose bytes wait to be read is speaking.
             let Some(at) = places.silent.iter().position(|socket| !is_readable(socket)) else { return false };
             // Fails only if the client has hung up already. Its thread wakes up either way.
             let _ = shutdown(places.silent.remove(at), Shutdown::Both);
         }
         places.connected += 1;
-        if patient {
-            places.silent.push(Arc::clone(socket));
-        }
+        places.silent.push(Arc::clone(socket));
         let full = |places: &mut Places| places.connected > most;
         drop(self.left.wait_while(places, full).unwrap_or_else(PoisonError::into_inner));
         true
@@ -121,7 +148,7 @@ impl Counts {
     fn wait_for_first_byte(&self, socket: &Arc<OwnedFd>) -> io::Result<bool> {
         loop {
             match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
-                Ok(_) => return Ok(self.lock().forget(socket)),
+                Ok(_) => return Ok(self.lock().silent.iter().any(|silent| Arc::ptr_eq(silent, socket))),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -130,11 +157,9 @@ impl Counts {
 }
 
 impl Places {
-    /// Removes a client from those that have not yet spoken; false if it is none of them.
-    fn forget(&mut self, socket: &Arc<OwnedFd>) -> bool {
-        let before = self.silent.len();
+    /// Removes a client from those that have not yet spoken.
+    fn forget(&mut self, socket: &Arc<OwnedFd>) {
         self.silent.retain(|silent| !Arc::ptr_eq(silent, socket));
-        self.silent.len() < before
     }
 }
 
@@ -196,7 +221,7 @@ impl Listener {
                 Err(_) => continue,
             };
             let socket = Arc::new(socket);
-            if !counts.enter(&socket, clients, patient) {
+            if !counts.enter(&socket, clients) {
                 continue;
             }
             let own = Arc::clone(&socket);
@@ -231,7 +256,7 @@ fn serve_one(
     if patient && !counts.wait_for_first_byte(socket)? {
         return Ok(());
     }
-    clients.serve(socket, &|| stop.is_stopped(), &counts.served)
+    clients.serve(socket, &|| stop.is_stopped(), &Seat { place: Some((counts, socket)) })
 }
 
 impl AsFd for Listener {

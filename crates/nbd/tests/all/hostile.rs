@@ -153,11 +153,23 @@ fn clients_are_counted_and_those_that_stay_silent_do_not_keep_the_server() {
         let greeted = stream.read_exact(&mut [0; 18]).is_ok();
         (stream, greeted)
     };
-    let first: Vec<_> = (0..3).map(|_| connect()).collect();
+    let go = [&3u32.to_be_bytes()[..], &option(OPT_GO, b"\0\0\0\0\0\0")].concat();
+    let choose = |stream: &mut UnixStream| {
+        stream.write_all(&go).unwrap();
+        stream.read_exact(&mut [0; 20]).unwrap();
+    };
+    let mut first: Vec<_> = (0..3).map(|_| connect()).collect();
     assert!(first.iter().all(|(_, greeted)| *greeted));
-    assert!(!connect().1, "a fourth is turned away");
-    assert_eq!(refused.load(Ordering::Relaxed), 1);
-    drop(first);
+    // The oldest that has chosen nothing has to go for a fourth, but not those that have.
+    choose(&mut first[0].0);
+    let mut fourth = connect();
+    assert!(fourth.1);
+    assert_eq!(first[1].0.read(&mut [0]).unwrap(), 0);
+    choose(&mut first[2].0);
+    choose(&mut fourth.0);
+    assert!(!connect().1, "a fifth is turned away");
+    assert_eq!(refused.load(Ordering::Relaxed), 2);
+    drop((first, fourth));
     let deadline = Instant::now() + LONG;
     let mut stream = loop {
         match connect() {
@@ -166,7 +178,7 @@ fn clients_are_counted_and_those_that_stay_silent_do_not_keep_the_server() {
         }
     };
     // A client that reads no answers, so that its connection is full of them.
-    stream.write_all(&[&3u32.to_be_bytes()[..], &option(OPT_GO, b"\0\0\0\0\0\0")].concat()).unwrap();
+    stream.write_all(&go).unwrap();
     stream.set_nonblocking(true).unwrap();
     let reads = request(0, READ, 1, 0, 32 << 20).repeat(1000);
     let _ = stream.write(&reads);

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use inarch_server::{ConnectionError, Receiver, Sender};
+use inarch_server::{ConnectionError, Receiver, Seat, Sender};
 use inarch_vfs::{Context, FileSystem};
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
@@ -57,8 +57,7 @@ pub struct Session<'s> {
     receiver: Mutex<Option<Receiver<'s>>>,
     /// Whether the server is ending.
     stopped: &'s (dyn Fn() -> bool + Sync),
-    /// The number of the server's clients that have sent their version.
-    served: &'s AtomicUsize,
+    seat: &'s Seat<'s>,
     /// The number of the server's requests.
     requests: &'s AtomicU64,
     /// The number of threads, and how many of them execute nothing.
@@ -114,7 +113,7 @@ impl<'s> Session<'s> {
         receiver: Receiver<'s>,
         sender: &'s Sender<'s>,
         stopped: &'s (dyn Fn() -> bool + Sync),
-        (served, requests): (&'s AtomicUsize, &'s AtomicU64),
+        (seat, requests): (&'s Seat<'s>, &'s AtomicU64),
     ) -> Session<'s> {
         Session {
             export,
@@ -122,7 +121,7 @@ impl<'s> Session<'s> {
             sender,
             receiver: Mutex::new(Some(receiver)),
             stopped,
-            served,
+            seat,
             requests,
             threads: AtomicUsize::new(1),
             idle: AtomicUsize::new(0),
@@ -422,7 +421,7 @@ impl<'s> Session<'s> {
             return Answer::Made;
         }
         if self.msize.swap(msize, Ordering::Relaxed) == 0 {
-            self.served.fetch_add(1, Ordering::AcqRel);
+            self.seat.served();
         }
         out.set(call.tag, &Reply::Version { msize, version: VERSION });
         Answer::Made

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Client, Served, lock_request, lock_status, range};
 use inarch_ninep::wire::{Request, lock};
 use inarch_ninep::{Event, Listener, NinepOptions};
-use inarch_server::{Clients, StopHandle};
+use inarch_server::{Clients, Seat, StopHandle};
 
 /// How long a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,8 +90,7 @@ fn a_lock_that_the_servers_end_made_free_is_given_to_nobody() {
     let connect = || {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (server, stopped) = (Arc::clone(&served.server), Arc::clone(&stopped));
-        let serve =
-            move || server.serve(&OwnedFd::from(theirs), &|| stopped.load(Ordering::Acquire), &AtomicUsize::new(0));
+        let serve = move || server.serve(&OwnedFd::from(theirs), &|| stopped.load(Ordering::Acquire), &Seat::alone());
         let mut client = Client::on(ours);
         client.server = Some(thread::spawn(serve));
         client.version(1 << 20);
