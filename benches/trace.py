@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 
-from measure import INARCH, once, rounds, table
+from measure import INARCH, debian_source, once, rounds, table
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("rounds", nargs="?", type=int, default=5)
@@ -96,19 +96,7 @@ def tup(place, command):
 
 def git_source():
     """Git's source of this Debian, unpacked."""
-    place = os.path.join(work, "git")
-    os.makedirs(os.path.join(work, "lists/partial"))
-    sources = "/etc/apt/sources.list.d/debian.sources"
-    with open(sources) as file, open(os.path.join(work, "source.sources"), "w") as out:
-        out.write(file.read().replace("Types: deb\n", "Types: deb-src\n"))
-    apt = ["apt-get", "-qq", "-o", f"Dir::Etc::sourcelist={work}/source.sources", "-o", "Dir::Etc::sourceparts=-"]
-    apt += ["-o", f"Dir::State::lists={work}/lists", "-o", "APT::Sandbox::User=root"]
-    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": work}
-    subprocess.run([*apt, "update"], **quiet)
-    subprocess.run([*apt, "source", "--download-only", "git"], **quiet)
-    os.makedirs(place)
-    archive = glob.glob(os.path.join(work, "git_*.orig.tar.*"))[0]
-    subprocess.run(["tar", "-xf", archive, "-C", place, "--strip-components=1"], check=True)
+    place = debian_source("git", work)
     own(work)
     return place
 

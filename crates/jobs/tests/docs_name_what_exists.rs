@@ -1,5 +1,5 @@
 //! The documents name files that exist: the targets of their links, paths from the top of the project, and in
-//! docs/ARCHITECTURE.md every path.
+//! docs/ARCHITECTURE.md and docs/foreign-bytes.md every path.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -106,11 +106,12 @@ fn beneath(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// docs/ARCHITECTURE.md names a file by its path from the top or from crates/. After a section has named a crate (or agent/), it leaves
+/// These documents name a file by its path from the top or from crates/. After a section has named a crate (or agent/), it leaves
 /// out the beginning of the paths there.
 #[test]
 fn paths_of_the_architecture_exist() {
-    let text = fs::read_to_string(top().join("docs/ARCHITECTURE.md")).unwrap();
+    let read = |name| fs::read_to_string(top().join("docs").join(name)).unwrap();
+    let text = ["ARCHITECTURE.md", "foreign-bytes.md"].map(read).concat();
     let crates = top().join("crates");
     let mut named = BTreeSet::new();
     let mut wrong = Vec::new();
