@@ -21,6 +21,7 @@ mod clock;
 mod command;
 mod error;
 mod failure;
+mod freshen;
 pub(crate) mod guest;
 mod handle;
 mod hints;
@@ -40,6 +41,7 @@ pub(crate) mod traced;
 mod trees;
 mod unpacked;
 mod vmm;
+mod way;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,16 +75,16 @@ pub use error::RunError;
 use failure::DiskFailure;
 pub use handle::{RunHandle, RunStopper, start};
 use keep::Kept;
-pub use keep::{Keep, kept_words};
+pub use keep::kept_words;
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
 pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RestSeconds, RunEvent, RunReport, Step, TreeReport};
-pub use request::{CatchSignalsOfRun, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Way};
+pub use request::{CatchSignalsOfRun, Keep, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Vmm};
 use shares::Wire;
 use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
-pub use vmm::Vmm;
+pub use way::Way;
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {

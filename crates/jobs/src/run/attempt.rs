@@ -234,7 +234,7 @@ impl Guest {
         let mut images = Vec::new();
         for disk in self.attached.iter() {
             if is_uml {
-                disks.push(sockets.of_image(disk)?);
+                disks.push(disk.served(sockets)?);
                 continue;
             }
             let image = disk.of_machine(matches!(sockets, Sockets::Named));

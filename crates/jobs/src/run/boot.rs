@@ -62,7 +62,8 @@ impl Job<'_> {
                     Some(accel) => RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) },
                     None => RunEvent::Uml,
                 });
-                let _holding = Holding::begin(disks, &request.overlay_dir);
+                let _holding =
+                    Holding::begin(disks.iter().filter_map(LiveDisk::held_part).collect(), &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
                 let processes = |happened| {
                     if let Some(observed) = observed {

@@ -2,7 +2,7 @@
 //!
 //! 1. [`take_turns`] waits for caches in mode `locked`.
 //! 2. [`RunCache::source`] is the source of the cache's disk: its current generation, with the command's user as the owner of all files. With a remote, its
-//!    newer generation is taken first ([`freshen`]); bytes come when the guest reads them.
+//!    newer generation is taken first (`freshen.rs`); bytes come when the guest reads them.
 //! 3. After the command, the guest's file system is read from the disk and compared with that generation, as for a kept run. A thread
 //!    that is confined to parsing does this. New bytes go into a new pack.
 //! 4. The cache is locked. Where another run has published meanwhile, the cache's rules decide who wins. Then both are merged, and published.
@@ -23,7 +23,7 @@ use super::live_disk::LiveDisk;
 use super::request::{Mode, Publish, RunCache};
 use super::{CacheUse, RunEvent, RunReport};
 use crate::JobError;
-use crate::caches::{Change, Newer, Published, Unrelated, pull, push};
+use crate::caches::{Change, Newer, Published, Unrelated, push};
 
 impl RunCache {
     /// The source of its disk.
@@ -61,23 +61,6 @@ pub(super) fn take_turns(caches: &[RunCache], words: &str, failure: &DiskFailure
         turns.push(Cache::make(&cache.place)?.take_live()?);
     }
     Ok(turns)
-}
-
-/// Takes what a cache's remote has new. What fails is told, and the run goes on with what is here.
-pub(super) fn freshen(source: &Source, failure: &Arc<DiskFailure>) {
-    let Source::Cache(cache) = source else { return };
-    let Some(far) = cache.far() else { return };
-    let events = Arc::clone(failure);
-    far.on_line(move |line| events.tell_fault(line));
-    if cache.is_tree() {
-        // A tree at a remote is not merged: it is pulled when it is opened.
-        return;
-    }
-    let pulled = Cache::make(&cache.place).and_then(|store| pull(&store.with_far(Some(Arc::clone(far))), far));
-    if let Err(error) = pulled {
-        far.lose();
-        failure.tell_fault(format!("cache {}: the run goes on without its remote: {error}", cache.place.name));
-    }
 }
 
 /// Pushes what is new: what was published just now, or by a run without the remote.

@@ -8,7 +8,8 @@ use inarch_block::{ChangeReason, WriteError};
 use inarch_lifecycle::shown;
 use inarch_source::Source;
 
-use super::trees::MOST_TREES;
+/// The most trees of a guest: each takes a slot of its PCI bus.
+pub(super) const MOST_TREES: usize = 24;
 
 /// Why a run cannot be started, or not go on.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,6 @@ use inarch_block::{Allowance, Device, Hold, take_least_priority};
 use inarch_tree::select::Filter;
 use inarch_vhost::Pending;
 
-use super::live_disk::LiveDisk;
-
 /// When it begins, after the guest's HELLO: the boot and a short command need the whole machine.
 const DELAY: Duration = Duration::from_secs(1);
 
@@ -48,10 +46,9 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Begins to hold the files of `disks`, in a spool in `directory`; `None` if there are none. A file that cannot be
+    /// Begins to hold the files of `parts`, in a spool in `directory`; `None` if there are none. A file that cannot be
     /// held reads as an error if it changes.
-    pub fn begin(disks: &[LiveDisk], directory: &Path) -> Option<Holding> {
-        let parts: Vec<Part> = disks.iter().filter_map(LiveDisk::held_part).collect();
+    pub fn begin(parts: Vec<Part>, directory: &Path) -> Option<Holding> {
         if parts.is_empty() {
             return None;
         }

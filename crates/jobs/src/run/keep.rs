@@ -14,21 +14,11 @@ use inarch_lifecycle::shown;
 use inarch_source::Source;
 
 use super::live_disk::LiveDisk;
+use super::request::{Keep, RunRequest};
 use super::trees::{Disk, Trees};
-use super::{RunError, RunEvent, RunRequest};
+use super::{RunError, RunEvent};
 use crate::JobError;
 use crate::device::Writes;
-
-/// The name of a kept run, and the arguments that describe it.
-#[derive(Clone, Debug)]
-pub struct Keep {
-    /// The name.
-    pub name: String,
-    /// The command-line words that say which trees there are; a later run without such words has the same trees.
-    pub words: Vec<OsString>,
-    /// The directory in which they were given.
-    pub directory: PathBuf,
-}
 
 /// The words with which the kept run `name` began, and the directory in which they were given; `None` if there is no
 /// such run.

@@ -14,8 +14,8 @@ use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 
 use super::RunError;
-use super::cached::freshen;
 use super::failure::DiskFailure;
+use super::freshen::freshen;
 use super::holding::{Held, Part};
 use super::sockets::pair;
 use super::trees::Disk;

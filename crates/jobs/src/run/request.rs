@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_cache::{CachePlace, CacheRemote};
-use inarch_format::disk::DiskFormat;
 use inarch_source::Source;
 use inarch_tree::select::Selection;
 use inarch_vfs::RecordLevel;
@@ -16,7 +15,8 @@ use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
-use super::{AttachedDisk, Keep, Vmm};
+use super::attached::AttachedDisk;
+use super::way::Way;
 use crate::share::{Changes, Refused};
 
 /// The guest's root.
@@ -30,37 +30,26 @@ pub enum Root {
     None,
 }
 
-/// The transport of a tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// As a disk with this file system: a snapshot.
-    Disk(DiskFormat),
-    /// As the directory itself, live, by virtiofs.
-    Virtiofs,
-    /// As the directory itself, live, by 9P.
-    Ninep,
-    /// As an archive that the guest unpacks, into its memory or onto a disk: a snapshot.
-    Tar,
-    /// The best that the guest's kernel supports, given where writes must go.
-    Auto,
+/// What a guest's machine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vmm {
+    /// QEMU: a virtual machine, under KVM or translated.
+    #[default]
+    Qemu,
+    /// A kernel of User-Mode Linux: a process of this machine, with one processor and without a network. It shields this
+    /// machine less than a virtual machine does.
+    Uml,
 }
 
-impl Way {
-    /// Its name, as in `--via`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Way::Disk(format) => format.name(),
-            Way::Virtiofs => "virtiofs",
-            Way::Ninep => "9p",
-            Way::Tar => "tar",
-            Way::Auto => "auto",
-        }
-    }
-
-    /// Whether the guest sees the directory itself, not a snapshot.
-    pub fn is_live(self) -> bool {
-        matches!(self, Way::Virtiofs | Way::Ninep)
-    }
+/// The name of a kept run, and the arguments that describe it.
+#[derive(Clone, Debug)]
+pub struct Keep {
+    /// The name.
+    pub name: String,
+    /// The command-line words that say which trees there are; a later run without such words has the same trees.
+    pub words: Vec<OsString>,
+    /// The directory in which they were given.
+    pub directory: PathBuf,
 }
 
 /// A tree other than the root.

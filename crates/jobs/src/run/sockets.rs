@@ -10,7 +10,6 @@ use inarch_lifecycle::LifecycleError;
 use inarch_vm::machine;
 use inarch_vm::protocol::{SOCKET_OF_AGENT, SOCKET_OF_FIRST_TREE};
 
-use super::attached::OpenDisk;
 use super::failure::DiskFailure;
 use crate::JobError;
 
@@ -36,17 +35,11 @@ impl Sockets<'_> {
         }
     }
 
-    /// A disk that serves an image.
-    pub fn of_image(self, disk: &OpenDisk) -> Result<machine::Disk, JobError> {
-        let id = disk.serial.clone();
-        let socket = self.get(&id, |failure| {
-            let (socket, thread) = disk.serve(failure)?;
-            if let Sockets::Served(_, serving) = self {
-                serving.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
-            }
-            Ok(socket)
-        })?;
-        Ok(machine::Disk { socket, id, queues: 1 })
+    /// Waits for a thread that serves an image until the machine has ended.
+    pub fn keep(self, thread: JoinHandle<()>) {
+        if let Sockets::Served(_, serving) = self {
+            serving.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use inarch_vm::initramfs::SOCKET_MODULE;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::choice::{self, Choice, Needs};
+use super::error::MOST_TREES;
 use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::traced::RunTrace;
@@ -102,9 +103,6 @@ impl Trees {
         names
     }
 }
-
-/// The most trees of a guest: each takes a slot of its PCI bus.
-pub(super) const MOST_TREES: usize = 24;
 
 /// A tree to be shown.
 struct Wanted {

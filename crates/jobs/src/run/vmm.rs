@@ -1,22 +1,12 @@
-//! [`Vmm`]: what a guest's machine is, and what a kernel of User-Mode Linux cannot do for one.
+//! The program of a guest's machine, and what a kernel of User-Mode Linux cannot do for one.
 
 use inarch_vm::initramfs::Channel;
 use inarch_vm::qemu::Qemu;
 use inarch_vm::{AccelChoice, Arch};
 
-use super::{Root, RunError, RunRequest};
+use super::RunError;
+use super::request::{Root, RunRequest, Vmm};
 use crate::JobError;
-
-/// What a guest's machine is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Vmm {
-    /// QEMU: a virtual machine, under KVM or translated.
-    #[default]
-    Qemu,
-    /// A kernel of User-Mode Linux: a process of this machine, with one processor and without a network. It shields this
-    /// machine less than a virtual machine does.
-    Uml,
-}
 
 /// The program of a guest's machine, found.
 #[derive(Clone, Debug)]

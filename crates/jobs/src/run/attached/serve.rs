@@ -18,6 +18,7 @@ use inarch_server::Pending;
 use inarch_vhost::Event;
 use inarch_vhost::blk::{BlkOptions, BlkServer};
 use inarch_vm::image_disk::ImageFormat;
+use inarch_vm::machine;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
@@ -25,7 +26,7 @@ use super::{AttachError, OpenDisk, OpenImage};
 use crate::JobError;
 use crate::run::RunError;
 use crate::run::failure::DiskFailure;
-use crate::run::sockets::pair;
+use crate::run::sockets::{Sockets, pair};
 
 /// The byte that a process locks for reading if it has permission 0, and the byte that it locks if it shares that permission with no
 /// other process.
@@ -60,8 +61,18 @@ impl OpenDisk {
         }
     }
 
+    /// The disk of a machine that this serves the image to.
+    pub(in crate::run) fn served(&self, sockets: Sockets<'_>) -> Result<machine::Disk, JobError> {
+        let socket = sockets.get(&self.serial, |failure| {
+            let (socket, thread) = self.serve(failure)?;
+            sockets.keep(thread);
+            Ok(socket)
+        })?;
+        Ok(machine::Disk { socket, id: self.serial.clone(), queues: 1 })
+    }
+
     /// Serves the image on one end of a new connection; returns the other, and the thread, which ends when the machine does.
-    pub(in crate::run) fn serve(&self, failure: &Arc<DiskFailure>) -> Result<(OwnedFd, JoinHandle<()>), JobError> {
+    fn serve(&self, failure: &Arc<DiskFailure>) -> Result<(OwnedFd, JoinHandle<()>), JobError> {
         let (ours, theirs) = pair()?;
         let image = self.raw().map_err(RunError::from)?;
         let fail = |error| RunError::from(AttachError::from(PathError::new(self.path(), "cannot be read", error)));
