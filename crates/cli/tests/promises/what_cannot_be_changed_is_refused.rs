@@ -93,7 +93,7 @@ fn options_that_would_have_no_effect() {
         let name = if option == "-o nosuid" { "--nosuid" } else { option.split(' ').next().unwrap() };
         refused(dir, &format!("i mount --rw {option} img point"), &[name, "no effect"]);
     }
-    for option in ["--format raw", "--timings"] {
+    for option in ["--isolate process", "--timings"] {
         refused(dir, &format!("i mount {option} img point"), &["--rw"]);
     }
     host("sh", &["-ec", "sha256sum -c sums; ! [ -e log ]"], dir);
