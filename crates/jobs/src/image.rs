@@ -204,8 +204,8 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
     })
 }
 
-/// The program that makes the kind of compressed file that the output's name implies. Any program can compress a pipe, so this one
-/// does not; and a file that is named so and not compressed would mislead whoever opens it.
+/// The program that makes the kind of compressed file that the output's name implies. Inarch writes no such file: that program
+/// compresses a pipe. Inarch also writes no uncompressed file of such a name, because programs would fail to open it.
 fn compressor(output: &Path) -> Option<&'static str> {
     const PROGRAMS: [(&str, &[&str]); 5] = [
         ("gzip", &["gz", "tgz"]),

@@ -23,7 +23,8 @@ pub struct NbdOptions {
     pub name: String,
     /// A description for people, at most 4096 bytes; may be empty.
     pub description: String,
-    /// The most connections at a time. For a further one the oldest that has not yet chosen the export is closed; if all have, the new one.
+    /// The most connections at a time. At this limit, the server disconnects the oldest client that has not yet chosen the export. If
+    /// all have chosen, it closes the new connection.
     pub connections: usize,
     /// How long a client may take to choose the export, not counting the time it waits for us.
     pub negotiation: Duration,

@@ -19,7 +19,8 @@ type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 /// The limits of clients.
 #[derive(Clone, Debug)]
 pub struct NinepOptions {
-    /// The most connections at a time. For a further one the oldest that has not yet sent its version is closed; if all have, the new one.
+    /// The most connections at a time. At this limit, the server disconnects the oldest client that has not yet sent its version. If
+    /// all have, it closes the new connection.
     pub connections: usize,
     /// The most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
     pub msize: u32,

@@ -21,8 +21,8 @@ const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
 
 /// How a server serves its clients. Called from each client's thread.
 pub trait Clients: Sync {
-    /// The most connections at a time. If all are taken, the oldest client that has not yet [spoken](Seat::spoke) loses its own to a new
-    /// one; if all have, the new one is closed at once.
+    /// The most connections at a time. At this limit, the server disconnects the oldest client that has not yet
+    /// [spoken](Seat::spoke), and serves the new one. If all have spoken, it closes the new connection.
     fn most(&self) -> usize;
 
     /// Whether the protocol lets the client speak first. A client of a Unix socket may then be idle without limit
@@ -116,8 +116,8 @@ impl Counts {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a new client; false if all `most` are taken by clients that have spoken. Otherwise the oldest
-    /// that has not gives up its place, so that a flood of silent clients locks nobody out.
+    /// Takes a place for a new client; false if clients that have spoken hold all `most` places. If others hold some, the server
+    /// disconnects the oldest silent client. So a flood of silent clients does not lock out the new one.
     fn enter(&self, socket: &Arc<OwnedFd>, clients: &dyn Clients) -> bool {
         let most = clients.most();
         let mut places = self.lock();

@@ -21,11 +21,8 @@ pub(super) fn accepted() -> String {
     )
 }
 
-/// Finds out what the file is. An empty file, or one that begins with zeros, counts as an archive: its reader says what is missing.
+/// Finds out what the file is.
 pub(super) fn recognise(path: &Path) -> io::Result<Found> {
     let file = BackingFile::new(File::open(path)?, path.to_owned())?;
-    Ok(match Parse::new().run(|parsing| probe(parsing, &file), || {})?? {
-        Found::Zeros => Found::Source(FileKind::Tar),
-        found => found,
-    })
+    Parse::new().run(|parsing| probe(parsing, &file), || {})?
 }

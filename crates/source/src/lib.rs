@@ -274,17 +274,14 @@ impl Source {
             Ok(metadata) => metadata,
             Err(error) => {
                 let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
-                let kind = match part.which {
-                    Which::Auto => kind::recognise(&path).map_err(fail)?,
-                    Which::Named(_) => Found::Unknown,
-                };
-                return Ok(match kind {
-                    Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) => {
-                        let part = ArchivePart { within: part.within, ..ArchivePart::default() };
-                        Source::File { path, kind, part: Box::new(part) }
-                    }
-                    _ => Source::Disk { path, part: Box::new(part) },
-                });
+                if part.which == Which::Auto
+                    && let Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) =
+                        kind::recognise(&path).map_err(fail)?
+                {
+                    let part = ArchivePart { within: part.within, ..ArchivePart::default() };
+                    return Ok(Source::File { path, kind, part: Box::new(part) });
+                }
+                return Ok(Source::Disk { path, part: Box::new(part) });
             }
         };
         let file_type = metadata.file_type();
@@ -310,9 +307,9 @@ impl Source {
                 Ok(Source::Disk { path, part: Box::default() })
             }
             Found::Other(found) => Err(SourceError::NotRead { path, found }),
-            Found::Zeros | Found::Unknown => {
-                Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() })
-            }
+            // An empty file, or one that begins with zeros, counts as an archive: its reader says what is missing.
+            Found::Zeros => Ok(Source::File { path, kind: FileKind::Tar, part: Box::default() }),
+            Found::Unknown => Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() }),
         }
     }
 
@@ -328,8 +325,9 @@ impl Source {
                 part.others.iter_mut().for_each(|disk| disk.format = disk.format.or(Some(format)));
                 Ok(Source::Disk { path, part })
             }
-            Source::File { path, .. } => {
-                Ok(Source::Disk { path, part: Box::new(DiskPart { format: Some(format), ..DiskPart::default() }) })
+            Source::File { path, part, .. } => {
+                let part = DiskPart { format: Some(format), within: part.within, ..DiskPart::default() };
+                Ok(Source::Disk { path, part: Box::new(part) })
             }
             other => Err(SourceError::NoFormat { path: other.path().to_owned() }),
         }

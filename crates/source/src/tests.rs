@@ -56,6 +56,28 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
     assert!(error.contains("no known kind; a source is a directory, a tar archive"), "{error}");
 }
 
+/// A guest can write the header of an archive to the place of its boot loader.
+#[test]
+fn a_directory_stays_meant_when_the_format_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let named = || parse(&dir.path().join("disk.img:/etc")).unwrap();
+    let within = |source: Source| match source {
+        Source::Disk { part, .. } => (true, part.within, part.format),
+        Source::File { part, .. } => (false, part.within, None),
+        other => panic!("{other:?}"),
+    };
+    let etc = || PathBuf::from("/etc");
+    let mut bytes = vec![1; 70_000];
+    bytes[257..263].copy_from_slice(b"ustar\0");
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(within(named()), (false, etc(), None));
+    assert_eq!(within(named().in_format(ImageFormat::Raw).unwrap()), (true, etc(), Some(ImageFormat::Raw)));
+    // Zeros in the place of a boot loader make no archive of a disk.
+    fs::write(&path, vec![0; 70_000]).unwrap();
+    assert_eq!(within(named()), (true, etc(), None));
+}
+
 #[test]
 fn a_tar_of_before_ustar_is_known_by_its_checksum_and_an_empty_one_by_its_zeros() {
     let dir = tempfile::tempdir().unwrap();

@@ -434,6 +434,13 @@ fn in_the_format_that_is_said() {
         }
     }
     assert_eq!(said(&["cat", "--format=raw", image, "/etc/motd"]), "Hello\n");
+    assert_eq!(lines(&["ls", "--format=raw", &format!("{image}:/home")]), ["user"]);
+    let point = dir.path().join("point");
+    fs::create_dir(&point).unwrap();
+    let point_text = point.to_str().unwrap();
+    assert_status(&inarch(["mount", "-q", "--background", "--ro", "--format=raw", image, point_text]), 0);
+    assert_eq!(fs::read(point.join("etc/motd")).unwrap(), b"Hello\n");
+    assert_status(&inarch(["umount", "-q", point_text]), 0);
     let output = inarch(["disk", "ls", "--format=raw", dir.path().to_str().unwrap()]);
     assert_one_line(&output, &["it is no disk image", "--format"]);
 }
