@@ -349,7 +349,7 @@ mod tests {
             let point = point.clone();
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(100));
-                Command::new("umount").arg(point).status()
+                Command::new("umount").arg("--lazy").arg(point).status()
             })
         };
         remove_directory(&dir.join("scratch"));

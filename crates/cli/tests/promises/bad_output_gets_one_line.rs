@@ -143,7 +143,7 @@ struct SmallDisk(tempfile::TempDir);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 

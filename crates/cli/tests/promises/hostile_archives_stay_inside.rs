@@ -290,7 +290,7 @@ struct SmallDisk<'a>(&'a Path);
 
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0).status();
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
     }
 }
 

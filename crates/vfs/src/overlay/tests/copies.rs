@@ -546,7 +546,7 @@ struct Small(PathBuf);
 
 impl Drop for Small {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 
