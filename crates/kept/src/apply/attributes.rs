@@ -11,9 +11,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::error::{MakeError, host};
+use super::host::path_of;
 use super::host::{Directory, mtime};
-use super::make::{MakeError, host};
-use super::object::{Identity, path_of};
+use super::seen::Identity;
 use crate::OwnersBack;
 
 /// The attributes that something on the host is to get.

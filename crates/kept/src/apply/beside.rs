@@ -7,7 +7,7 @@ use rustix::fs::Stat;
 
 use super::host::Host;
 use super::leftovers::{UNKNOWN, USELESS};
-use super::look::Seen;
+use super::seen::Seen;
 use super::{ApplyReport, Work};
 use crate::beside::{besides, place};
 use crate::record::{BesideFile, Record};

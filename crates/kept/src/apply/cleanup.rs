@@ -7,12 +7,12 @@ use std::io;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::error::MakeError;
 use super::execute::{Executor, name_shown};
 use super::leftovers::{Leftovers, NamesOfOurs, UNREAD, names_of_ours};
-use super::look::Seen;
-use super::make::MakeError;
+use super::paths::{joined, parent};
 use super::progress::OursKind;
-use super::sides::{joined, parent};
+use super::seen::Seen;
 
 /// Why a leftover is told.
 const STAYS: &str = "it stays under this temporary name; the next apply puts it in order, or tells more of it";

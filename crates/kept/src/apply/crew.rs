@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::make::MakeError;
+use super::error::MakeError;
+use super::paths::parent;
 use super::plan::How;
-use super::sides::{Sides, parent};
+use super::sides::Sides;
 use super::worker::Worker;
 
 /// The most threads. More of them would wait for the file system's locks.

@@ -6,8 +6,9 @@ use inarch_tree::InodeId;
 
 use super::host::{Volume, file_type};
 use super::look::{Facts, Found};
+use super::paths::parent;
 use super::progress::Progress;
-use super::sides::{Sides, parent};
+use super::sides::Sides;
 use super::ties::Ties;
 use crate::diff::LOST;
 

@@ -10,14 +10,15 @@ use rustix::io::Errno;
 use super::attributes::Lost;
 use super::crew;
 use super::decide::Verdict;
-use super::host::{Host, is_beneath};
+use super::error::MakeError;
+use super::host::Host;
 use super::leftovers::Leftovers;
-use super::look::{Found, Seen};
-use super::make::MakeError;
-use super::object::Identity;
+use super::look::Found;
+use super::paths::{is_beneath, parent};
 use super::plan::{How, Step};
 use super::progress::Durable;
-use super::sides::{Sides, parent};
+use super::seen::{Identity, Seen};
+use super::sides::Sides;
 use super::worker::{Task, Worker};
 
 /// The most files that are synced one by one. For more the whole file system is.

@@ -12,9 +12,11 @@ use rustix::io::Errno;
 
 use super::decide::Verdict;
 use super::host::{Host, file_type, is_as_scanned};
-use super::look::{Found, Look, Seen};
+use super::look::{Found, Look};
+use super::paths::{joined, parent};
 use super::progress::{Ours, OursKind, Progress};
-use super::sides::{Sides, joined, parent};
+use super::seen::Seen;
+use super::sides::Sides;
 
 /// The leftovers of a tree.
 #[derive(Debug, Default)]

@@ -1,11 +1,10 @@
 //! Finds all names of the inodes with several names that are among the differences.
 
+use super::paths::joined;
 use std::collections::{HashMap, HashSet};
 
 use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::{FileType, InodeId, Tree};
-
-use super::sides::joined;
 
 /// The names of inodes that matter.
 pub(super) struct Names {

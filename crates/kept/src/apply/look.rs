@@ -11,8 +11,10 @@ use rustix::io::Errno;
 
 use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::make::Same;
+use super::paths::{inside, is_beneath, joined, parent};
 use super::progress::Progress;
-use super::sides::{Sides, inside, joined, parent};
+use super::seen::Seen;
+use super::sides::Sides;
 use crate::OwnersBack;
 use crate::same::data_of_either;
 
@@ -39,33 +41,6 @@ pub(super) enum Found {
     /// What another name leads to: the host's directory ignores case and takes both names for one.
     Alias,
     Unknown(Errno),
-}
-
-/// Tells an object of the host from others, and from itself before a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Seen {
-    pub ino: u64,
-    pub size: u64,
-    pub kind: u32,
-    pub mtime: (i64, u64),
-    pub ctime: (i64, u64),
-}
-
-impl Seen {
-    pub fn of(stat: &Stat) -> Seen {
-        Seen {
-            ino: stat.st_ino,
-            size: stat.st_size as u64,
-            kind: stat.st_mode & 0o170000,
-            mtime: (stat.st_mtime, stat.st_mtime_nsec),
-            ctime: (stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
-
-    /// Whether it is the same object with the same content. Attributes and names may differ.
-    pub fn is_still(&self, other: &Seen) -> bool {
-        Seen { ctime: other.ctime, ..*self } == *other
-    }
 }
 
 /// What the host has of a file of the base that lends bytes.
@@ -131,7 +106,7 @@ impl<'l, 'a> Look<'l, 'a> {
         let mut absent: Option<(&[u8], Found)> = None;
         for (i, chosen) in chosen.iter().enumerate() {
             let path = self.sides.path(i);
-            let within = absent.as_ref().filter(|(top, _)| super::host::is_beneath(path, top)).map(|(_, found)| found);
+            let within = absent.as_ref().filter(|(top, _)| is_beneath(path, top)).map(|(_, found)| found);
             let is_within = within.is_some();
             let (found, stat) = match (chosen, within) {
                 (false, _) => (Found::Nothing, None),
@@ -243,7 +218,7 @@ impl<'l, 'a> Look<'l, 'a> {
     /// record it, so that it does not count as a change by the host.
     pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Host) -> Result<(), Errno>) -> bool {
         // A dry run changes nothing.
-        let is_real = self.host.pretended.is_none();
+        let is_real = !self.host.pretends();
         let held = is_real.then(|| {
             let (directory, name) = self.host.parent(path).ok()?;
             let object = directory.object(name).ok()??;

@@ -9,31 +9,13 @@ use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::calls::Ability;
+use super::error::{MakeError, host};
+use super::host::Object;
 use super::host::{Directory, file_type};
-use super::object::{Identity, Object};
+use super::seen::Identity;
 
 /// Bytes that are copied at once: they stay in a processor's cache between the read and the write.
 const PIECE: usize = 256 << 10;
-
-/// Why something cannot be made or changed.
-#[derive(Debug)]
-pub(super) enum MakeError {
-    /// The guest's content cannot be read, because the host's file that has a part of it changed.
-    Read,
-    /// The host has something else there by now.
-    Changed,
-    /// What came there meanwhile has this temporary name, and could not be put back.
-    Kept(Vec<u8>),
-    /// The new object is in its place, and the host refused to remove the old one.
-    NotDropped(Errno),
-    /// The host refused.
-    Host(&'static str, Errno),
-}
-
-/// The host's answer to `action` as an error.
-pub(super) fn host(action: &'static str) -> impl Fn(Errno) -> MakeError {
-    move |errno| MakeError::Host(action, errno)
-}
 
 /// Makes a regular file with its content and attributes, and gives it the name `name`, which is free. `buffer` is for
 /// copies. Where a file cannot be made without a name, it has the name `part` until it is whole. Returns its identity.

@@ -18,7 +18,7 @@ use inarch_tree::{FileType, Inode, InodeId};
 use super::decide::{Decision, Verdict};
 use super::host::Volume;
 use super::look::Found;
-use super::sides::parent;
+use super::paths::parent;
 
 /// How the new object of a difference, if it is no directory, is made.
 #[derive(Clone, Debug, PartialEq, Eq)]

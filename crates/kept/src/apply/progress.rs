@@ -1,5 +1,6 @@
 //! What the record of a run knows of earlier applies, and the temporary names that they used.
 
+use super::seen::Seen;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +8,6 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use super::look::Seen;
 use crate::bytes::Bytes;
 use crate::record::{BesideFile, DurableFile, FileIdentity, TouchedFile};
 

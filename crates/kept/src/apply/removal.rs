@@ -6,8 +6,8 @@
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::error::{MakeError, host};
 use super::host::Directory;
-use super::make::{MakeError, host};
 
 impl Directory {
     /// Removes what is called `name`, if `is_it` accepts it. Renames it to `gone` first, a free name, and looks at it

@@ -12,6 +12,7 @@ use inarch_tree::compare::{Aspects, Difference, Lineage};
 use inarch_tree::{FileType, Inode, InodeId, Tree};
 
 use super::links::Names;
+use super::paths::parent;
 use super::progress::Mark;
 use crate::OwnersBack;
 
@@ -262,19 +263,4 @@ fn within(top: &Path, path: &[u8]) -> String {
         b"" => shown(top),
         _ => shown(&top.join(OsStr::from_bytes(path))),
     }
-}
-
-/// The path of a name in the directory at a path.
-pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { name.to_owned() } else { [directory, name].join(&b'/') }
-}
-
-/// A path whose parent is the directory at a path.
-pub(super) fn inside(directory: &[u8]) -> Vec<u8> {
-    joined(directory, b".")
-}
-
-/// The path of the directory that a path is in.
-pub(super) fn parent(path: &[u8]) -> &[u8] {
-    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }

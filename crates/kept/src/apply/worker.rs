@@ -10,13 +10,16 @@ use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::decide::Verdict;
+use super::error::{MakeError, host};
+use super::host::Object;
 use super::host::{Directory, Host, file_type, is_as_scanned};
-use super::look::{Facts, Found, Seen};
-use super::make::{MakeError, Same, host, make_file, make_other};
-use super::object::{Identity, Object, is_same};
+use super::look::{Facts, Found};
+use super::make::{Same, make_file, make_other};
+use super::paths::{inside, parent};
 use super::plan::{How, Plan};
 use super::progress::Progress;
-use super::sides::{Sides, inside, parent};
+use super::seen::{Identity, Seen, is_same};
+use super::sides::Sides;
 
 /// What every thread that applies the differences of one tree shares.
 pub(super) struct Task<'t, 'a> {

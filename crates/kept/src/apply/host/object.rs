@@ -5,32 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, linkat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::host::Directory;
-use super::look::Seen;
+use super::Directory;
 
 /// An object of the host, of any kind, held by a descriptor that opens nothing (`O_PATH`).
-pub(super) struct Object {
+pub(in super::super) struct Object {
     fd: OwnedFd,
     pub stat: Stat,
-}
-
-/// Tells an object from all others that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
-    device: u64,
-    ino: u64,
-    kind: u32,
-}
-
-impl Identity {
-    pub fn of(stat: &Stat) -> Identity {
-        Identity { device: stat.st_dev, ino: stat.st_ino, kind: stat.st_mode & 0o170000 }
-    }
-}
-
-/// Whether two looks saw one object that was at most renamed, linked or given attributes.
-pub(super) fn is_same(one: &Stat, other: &Stat) -> bool {
-    Identity::of(one) == Identity::of(other) && Seen::of(one).is_still(&Seen::of(other))
 }
 
 impl Directory {
@@ -87,6 +67,6 @@ impl Object {
 
 /// The path of what a descriptor holds, for calls that take no `O_PATH` descriptor. It leads there and no further, even
 /// if that is a symlink.
-pub(super) fn path_of(file: BorrowedFd<'_>) -> String {
+pub(in super::super) fn path_of(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::host::{Directory, Host};
-use super::sides::{inside, parent};
+use super::super::paths::{inside, parent};
+use super::{Directory, Host};
 
 /// Where each path that was changed leads to. `None`: nowhere.
 #[derive(Default)]
@@ -35,6 +35,11 @@ impl Host {
     /// From now on changes of names by the methods below are not made, but its looks see them.
     pub fn pretend(&mut self) {
         self.pretended = Some(Pretended::default());
+    }
+
+    /// Whether it is a dry run's.
+    pub fn pretends(&self) -> bool {
+        self.pretended.is_some()
     }
 
     /// The directory that `path` is in, and the name there. No directory with leftovers is moved itself.

@@ -1,5 +1,8 @@
 //! Reaches the host's tree one directory at a time: no symlink is followed, and nothing leads out of the tree.
 
+mod object;
+mod pretend;
+
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,9 +17,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::calls::{Ability, Calls};
-use super::object::{Object, path_of};
-use super::pretend::Pretended;
+use super::paths::is_beneath;
 use crate::VolumeId;
+
+pub(super) use object::{Object, path_of};
+use pretend::Pretended;
 
 /// Directories that stay open between steps.
 const OPEN_MAX: usize = 64;
@@ -271,7 +276,7 @@ pub(super) struct Host {
     open: VecDeque<(Vec<u8>, Directory)>,
     pub calls: Calls,
     /// The changes of names that a dry run sees as made.
-    pub pretended: Option<Pretended>,
+    pretended: Option<Pretended>,
     cross: bool,
 }
 
@@ -403,11 +408,6 @@ fn next_stop(path: &[u8], start: usize) -> usize {
         Some(slash) if slash > 0 => start + slash,
         _ => path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |slash| start + slash),
     }
-}
-
-/// Whether `path` is `top` or below it.
-pub(super) fn is_beneath(path: &[u8], top: &[u8]) -> bool {
-    top.is_empty() || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 pub(super) fn mtime(stat: &Stat) -> Timestamp {
