@@ -1,71 +1,23 @@
 //! A trace as a value.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 
 use inarch_lifecycle::Events;
+use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
 use inarch_lifecycle::descriptors::take_limit;
-use inarch_lifecycle::running::{self, Running};
+use inarch_lifecycle::running::Running;
+use inarch_lifecycle::scratch::Scratch;
 use inarch_server::StopHandle;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use inarch_source::spool_directory;
+use rustix::process::Signal;
 
 use super::capture::Streams;
-use super::serve::trace;
+use super::duty::{Current, Duty, TraceEvent};
+use super::serve::{Given, host, run_in_view, was_interrupted};
+use super::touched::listed;
+use super::verify::{InputFile, Trial, Verification};
 use super::{TraceError, TraceReport, TraceRequest};
-
-/// Something that happened meanwhile. Its text is one line.
-#[derive(Clone, Debug)]
-pub enum TraceEvent {
-    /// The command has ended. The trace may go on.
-    CommandEnded,
-    /// The command has ended, but processes that it started have not: the trace goes on until they have, or until it is
-    /// [stopped](TraceHandle::stopper).
-    Waiting {
-        /// Their numbers and names, as far as they can be seen.
-        processes: Vec<(u32, String)>,
-    },
-    /// The command was stopped by a signal of job control, such as SIGTSTP. Its starter should stop, too.
-    CommandStopped,
-}
-
-impl fmt::Display for TraceEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TraceEvent::Waiting { processes } if processes.is_empty() => {
-                f.write_str("the command has ended; waiting for a process that it left behind")
-            }
-            TraceEvent::Waiting { processes } => {
-                let named: Vec<String> = processes.iter().map(|(number, name)| format!("{number} ({name})")).collect();
-                let noun = if processes.len() == 1 { "process" } else { "processes" };
-                write!(f, "the command has ended; waiting for {noun} {} that it left behind", named.join(", "))
-            }
-            TraceEvent::CommandEnded => f.write_str("the command has ended"),
-            TraceEvent::CommandStopped => f.write_str("the command is stopped"),
-        }
-    }
-}
-
-/// What the thread of a trace is given. It is ready when the command is started.
-pub(super) type Duty = running::Duty<(), TraceEvent>;
-
-/// The process that signals go to: the command, or the one that runs it again.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Current(Arc<Mutex<Option<OwnedFd>>>);
-
-impl Current {
-    /// From now on it is the process of this pidfd.
-    pub fn is(&self, command: OwnedFd) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(command);
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(command) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // It fails only if the command has ended.
-            let _ = pidfd_send_signal(command, signal);
-        }
-    }
-}
 
 /// A command under way.
 #[derive(Debug)]
@@ -127,7 +79,36 @@ impl TraceHandle {
     }
 }
 
-/// A handle of a child.
-pub(super) fn handle_of(child: &std::process::Child) -> std::io::Result<OwnedFd> {
-    Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
+/// The main function of a trace's thread. The command dies with this thread. `limit` is the soft limit of descriptors that it gets.
+fn trace(
+    request: &TraceRequest,
+    streams: Streams,
+    limit: Option<u64>,
+    current: &Current,
+    duty: &Duty,
+) -> Result<TraceReport, TraceError> {
+    if request.verify {
+        // Found out after a long build, it would be late.
+        Scratch::within(&spool_directory())?;
+    }
+    let root = Path::new("/");
+    let host = host(false)?;
+    let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
+    let Streams { input, output, errors } = streams;
+    let has_input = input.is_some();
+    let given = Given { input, output, errors, limit };
+    let started = |command| {
+        current.is(command);
+        duty.is_ready(());
+    };
+    let input = if has_input { None } else { InputFile::of_this_process() };
+    let mut report = run_in_view(request, (Arc::clone(&host) as _, &host), confinement, given, duty, started)?;
+    report.touched.find_renamed(&mut listed);
+    if request.verify {
+        let trial = Trial { request, first: &report, input, limit, current, duty };
+        report.verification =
+            Some(if was_interrupted(report.status) { Ok(Verification::Stopped) } else { trial.verify() });
+    }
+    report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
+    Ok(report)
 }

@@ -15,26 +15,23 @@ use std::time::Instant;
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RequestCounts, Session, SessionOptions};
 use inarch_lifecycle::LifecycleError;
 use inarch_lifecycle::PathError;
-use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
+use inarch_lifecycle::confinement::{Access, Confinement, Grants};
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::scratch::Scratch;
 use inarch_mount::{DEVICE, Detached, Mount};
-use inarch_source::spool_directory;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::capture::Streams;
 use super::descriptors::inherited;
-use super::handle::{Current, Duty, TraceEvent, handle_of};
+use super::duty::{Duty, TraceEvent};
 use super::processes::{Observer, TracedProcess};
 use super::statistics::{Calls, Statistics, calls, processor_time, requests};
-use super::touched::{Gathering, Touched, listed};
-use super::verify::{InputFile, Trial, Verification};
+use super::touched::{Gathering, Touched};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
 use crate::mount::PASSTHROUGH_FROM;
@@ -43,42 +40,8 @@ use crate::record::processes::Processes;
 /// How long processes may outlive the command before that is worth a line.
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The main function of a trace's thread. The command dies with this thread. `limit` is the soft limit of descriptors that it gets.
-pub(super) fn trace(
-    request: &TraceRequest,
-    streams: Streams,
-    limit: Option<u64>,
-    current: &Current,
-    duty: &Duty,
-) -> Result<TraceReport, TraceError> {
-    if request.verify {
-        // Found out after a long build, it would be late.
-        Scratch::within(&spool_directory())?;
-    }
-    let root = Path::new("/");
-    let host = host(false)?;
-    let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
-    let Streams { input, output, errors } = streams;
-    let has_input = input.is_some();
-    let given = Given { input, output, errors, limit };
-    let started = |command| {
-        current.is(command);
-        duty.is_ready(());
-    };
-    let input = if has_input { None } else { InputFile::of_this_process() };
-    let mut report = run_in_view(request, (Arc::clone(&host) as _, &host), confinement, given, duty, started)?;
-    report.touched.find_renamed(&mut listed);
-    if request.verify {
-        let trial = Trial { request, first: &report, input, limit, current, duty };
-        report.verification =
-            Some(if was_interrupted(report.status) { Ok(Verification::Stopped) } else { trial.verify() });
-    }
-    report.touched = report.touched.without(|path| request.ignored.is_ignored(path));
-    Ok(report)
-}
-
 /// Whether the command was ended by someone at its terminal, or by a program that ends others; a shell says so by a status.
-fn was_interrupted(status: ExitStatus) -> bool {
+pub(super) fn was_interrupted(status: ExitStatus) -> bool {
     let interrupts = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
     let signal = status.signal().or(status.code().and_then(|code| code.checked_sub(128)));
     signal.is_some_and(|signal| interrupts.contains(&signal))
@@ -146,7 +109,8 @@ pub(super) fn run_in_view(
     // Our ends of its streams close here.
     drop(child);
     let mut child = spawned;
-    let handle = handle_of(&child).map_err(setup("a pidfd"))?;
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let handle = handle.map_err(|errno| setup("a pidfd")(errno.into()))?;
     // While it starts.
     let served = Served::start(device, request, layer, confinement);
     let entered =

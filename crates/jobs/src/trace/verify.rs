@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 
 use super::compare::{Mismatch, changes, compare};
 use super::content::is_changed;
-use super::handle::{Current, Duty};
+use super::duty::{Current, Duty};
 use super::minimise::{Minimised, minimise};
 use super::serve::{Given, host, run_in_view};
 use super::touched::{Change, Use};

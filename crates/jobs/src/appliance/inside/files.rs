@@ -4,20 +4,20 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fstat, fsync, linkat, makedev, mkdirat,
-    mknodat, openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawMode, Stat, chmodat, fstat, fsync, linkat, makedev, mkdirat, mknodat, openat,
+    readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::attributes;
 use super::failure::Failure;
 use super::made::MAX_LINKS;
-use super::mounts::Mounted;
+use super::mounts::{Mounted, open_in_root};
 use super::new_file::{NewFile, put};
 use crate::appliance::wire::{Found, Kind, NewAttributes, PIECE, send};
 
@@ -33,16 +33,6 @@ pub(super) struct Spot {
 pub(super) enum Last {
     Followed,
     Taken,
-}
-
-/// Opens a path beneath `root`.
-pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    let path = match path {
-        [] => &b"/"[..],
-        path => path,
-    };
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    openat2(root, OsStr::from_bytes(path), flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// Finds the directory that a path's last name is in.

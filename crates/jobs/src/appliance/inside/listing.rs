@@ -9,8 +9,9 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, major, minor, readlinkat,
 use rustix::io::Errno;
 
 use super::failure::Failure;
-use super::files::{Last, find, open_in_root};
+use super::files::{Last, find};
 use super::mounts::Mounted;
+use super::mounts::open_in_root;
 use crate::appliance::wire::{Bytes, Entry, Kind, send};
 
 /// Sends the entries of a directory, or one entry of a file.

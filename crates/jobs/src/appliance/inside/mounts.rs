@@ -1,16 +1,16 @@
 //! [`Mounted`]: the volumes, mounted below one directory as the guest has them.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat, syncfs};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::failure::{Failure, kernel_log};
-use super::files::open_in_root;
 use super::made::Made;
 use super::tools::Tool;
 use crate::appliance::wire::AttachedVolume;
@@ -221,4 +221,14 @@ fn mount_one(
         return Err(refused.with_kernel_log(log));
     }
     Ok(())
+}
+
+/// Opens a path beneath `root`.
+pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = match path {
+        [] => &b"/"[..],
+        path => path,
+    };
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    openat2(root, OsStr::from_bytes(path), flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
