@@ -1,6 +1,7 @@
-//! Each module of this crate uses only those before it in a list, read from their source, and the crates below know no wire.
+//! Each module of this crate uses only those before it in a list, read from their source, the crates below know no wire, and no modules
+//! beside each other in these crates need each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -121,6 +122,135 @@ fn no_crate_below_knows_a_wire() {
             assert!(!text.contains(wire), "{name} may not use {wire}");
         }
     }
+}
+
+/// The names of a module, from its crate's root on. Of `src/lib.rs` there are none.
+type Module = Vec<String>;
+
+fn module(below_src: &Path) -> Module {
+    let mut names: Module = below_src.with_extension("").iter().map(|name| name.to_str().unwrap().to_owned()).collect();
+    names.pop_if(|name| matches!(name.as_str(), "lib" | "main" | "mod"));
+    names
+}
+
+/// The code of each module below a `src`, without what is compiled for tests alone.
+fn modules(src: &Path) -> BTreeMap<Module, Vec<String>> {
+    let (mut all, mut modules, mut for_tests) = (Vec::new(), BTreeMap::new(), Vec::new());
+    files(src, &mut all);
+    for file in all {
+        let name = module(file.strip_prefix(src).unwrap());
+        let mut lines = code(&file);
+        for at in 1..lines.len() {
+            let declared = lines[at].strip_prefix("mod ").filter(|_| lines[at - 1] == "#[cfg(test)]");
+            if let Some(declared) = declared.and_then(|rest| rest.strip_suffix(';')) {
+                for_tests.push([&name[..], &[declared.to_owned()]].concat());
+            } else if declared.is_some() {
+                lines.truncate(at);
+                break;
+            }
+        }
+        modules.insert(name, lines);
+    }
+    modules.retain(|name, _| !for_tests.iter().any(|tests| name.starts_with(tests)));
+    modules
+}
+
+/// The module that a path of another module's code leads to: the longest part of it that is one.
+fn leads_to(from: &Module, path: &str, modules: &BTreeMap<Module, Vec<String>>) -> Module {
+    let mut at = from.clone();
+    for name in path.split("::") {
+        match name {
+            "crate" => at.clear(),
+            "super" => drop(at.pop()),
+            "self" => {}
+            name => {
+                at.push(name.to_owned());
+                if !modules.contains_key(&at) {
+                    at.pop();
+                    break;
+                }
+            }
+        }
+    }
+    at
+}
+
+/// The paths in a line that begin at the crate, a module above, or the module itself.
+fn paths(line: &str) -> Vec<String> {
+    let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut found = Vec::new();
+    for path in line.split(|c| !is_of_path(c)).filter(|path| !path.is_empty()) {
+        if ["crate::", "super::", "self::"].iter().any(|start| path.starts_with(start)) {
+            found.push(path.trim_end_matches(':').to_owned());
+        }
+    }
+    // What is in braces is of the path before them.
+    if let Some((before, inside)) = line.split_once("::{") {
+        let before = before.rsplit(|c| !is_of_path(c)).next().unwrap_or_default();
+        if ["crate", "super", "self"].iter().any(|start| before.split("::").next() == Some(start)) {
+            found.extend(inside.split(|c| !is_of_path(c)).map(|name| format!("{before}::{name}")));
+        }
+    }
+    found
+}
+
+/// The modules beside each other of which each needs the next, and the last the first.
+fn circle(modules: &BTreeMap<Module, Vec<String>>) -> Option<Vec<Module>> {
+    let mut needs: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for (name, lines) in modules {
+        for to in lines.iter().flat_map(|line| paths(line)).map(|path| leads_to(name, &path, modules)) {
+            let common = name.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            if common < name.len() && common < to.len() {
+                needs.entry(name[..=common].to_vec()).or_default().insert(to[..=common].to_vec());
+            }
+        }
+    }
+    // What needs nothing is in no circle; nor is what needs only such.
+    while let Some(free) =
+        needs.iter().find(|(_, all)| all.iter().all(|other| !needs.contains_key(other))).map(|(free, _)| free.clone())
+    {
+        needs.remove(&free);
+    }
+    let mut way = vec![needs.keys().next()?.clone()];
+    loop {
+        let next = needs[way.last()?].iter().find(|other| needs.contains_key(*other))?.clone();
+        if let Some(start) = way.iter().position(|one| *one == next) {
+            return Some(way.split_off(start));
+        }
+        way.push(next);
+    }
+}
+
+#[test]
+fn no_modules_beside_each_other_need_each_other() {
+    for name in ["jobs", "kept", "lifecycle", "source"] {
+        let modules = modules(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"));
+        assert!(modules.len() > 10, "{name}: are these its modules?");
+        assert_eq!(circle(&modules), None, "{name}");
+    }
+}
+
+#[test]
+fn circles_are_seen() {
+    let modules = |texts: &[(&str, &str)]| -> BTreeMap<Module, Vec<String>> {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect();
+        texts.iter().map(|(name, text)| (module(Path::new(name)), lines(text))).collect()
+    };
+    let found = |texts: &[(&str, &str)]| {
+        let circle = circle(&modules(texts)).unwrap_or_default();
+        circle.iter().map(|module| module.join("/")).collect::<Vec<_>>()
+    };
+    let a = ("a.rs", "use super::b::{One, two};");
+    assert_eq!(found(&[a, ("b.rs", "    let x = crate::a::f();")]), ["a", "b"]);
+    assert_eq!(
+        found(&[a, ("b.rs", "use super::c;"), ("c/mod.rs", ""), ("c/d.rs", "use super::super::a::X;")]),
+        ["a", "b", "c"]
+    );
+    assert_eq!(found(&[("a/mod.rs", "use super::{Other, b};"), ("b.rs", "use crate::a;")]), ["a", "b"]);
+    assert_eq!(found(&[("c/a.rs", "use super::b::X;"), ("c/b.rs", "use super::a::X;")]), ["c/a", "c/b"]);
+    // One that has others in it and they may know each other, and a name that is no module's is of the module above.
+    assert!(found(&[("a/mod.rs", "use b::X;"), ("a/b.rs", "use super::X;"), ("c.rs", "use super::a::X;")]).is_empty());
+    assert!(found(&[a, ("b.rs", "use super::{a_b, One};"), ("lib.rs", "use crate::a;")]).is_empty());
 }
 
 #[test]
