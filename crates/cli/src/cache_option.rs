@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> anyhow::Result<AskedCaches> {
     };
     for word in text.split(',') {
         match word.split_once('=') {
-            None if word == "ro" => asked.publish = Publish::Never,
+            None if word == "ro" || word == "read-only" => asked.publish = Publish::Never,
             None if word == "always" => asked.publish = Publish::Always,
             None if word == "shared" => asked.mode = Mode::Shared,
             None if word == "private" => asked.mode = Mode::Private,
@@ -74,6 +74,7 @@ mod tests {
         assert_eq!(names, [("maven", None), ("own", Some(PathBuf::from("/srv/x")))]);
         assert_eq!((asked.publish, asked.scope), (Publish::Never, Scope::User));
         assert_eq!(parse("npm,always,scope=team").unwrap().scope, Scope::Named("team".to_owned()));
+        assert_eq!(parse("npm,read-only").unwrap().publish, Publish::Never);
         assert_eq!(parse("npm,locked").unwrap().mode, Mode::Locked);
         assert_eq!(parse("npm,private").unwrap().mode, Mode::Private);
         assert!(parse("npm,via=virtiofs,locked").unwrap().live && !parse("npm,via=ext4").unwrap().live);

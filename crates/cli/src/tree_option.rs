@@ -50,7 +50,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let destination = paths.next();
     // As for other programs: SRC:DST:ro, SRC:DST:nosuid,nodev.
     let access = paths.next().map(|word| word.into_os_string());
-    let is_known = |word: &OsString| ["ro", "rw", "nosuid", "nodev"].iter().any(|known| word == known);
+    let is_known = |word: &OsString| ["ro", "read-only", "rw", "nosuid", "nodev"].iter().any(|known| word == known);
     if let Some(word) = access.as_ref().filter(|word| !is_known(word) && !word.as_bytes().contains(&b'/')) {
         let word = word.display();
         return Err(format!(
@@ -82,8 +82,9 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let mut said: Option<String> = None;
     for part in access.map(OsString::into_vec).into_iter().chain(parts) {
         let part = String::from_utf8(unescape(part)).map_err(|_| format!("an option in '{shown}' is not UTF-8"))?;
+        let writes = |part: &str| part == "rw";
         if ["ro", "read-only", "rw"].contains(&&part[..])
-            && let Some(other) = said.replace(part.clone()).filter(|other| *other != part)
+            && let Some(other) = said.replace(part.clone()).filter(|other| writes(other) != writes(&part))
         {
             return Err(format!("'{other}' and '{part}' in '{shown}' exclude each other: take one of them"));
         }
@@ -237,7 +238,13 @@ mod tests {
         assert_eq!(tree.exclude, ["*.o", "target"]);
         let plain = parse(OsStr::new("src")).unwrap();
         assert!(plain.destination.is_none() && !plain.hold && parse(OsStr::new("src,ro,hold")).unwrap().hold);
-        for both in ["src:/x,ro,rw", "src:/x:ro,rw", "src,rw,read-only"] {
+        for same in ["src:/x,ro,read-only", "src:/x:read-only", "src,read-only", "src:/x:read-only,ro"] {
+            assert!(
+                parse(OsStr::new(same)).unwrap().read_only
+                    && !volume(OsStr::new("a:/b:read-only")).unwrap().write_through
+            );
+        }
+        for both in ["src:/x,ro,rw", "src:/x:ro,rw", "src,rw,read-only", "src:/x:read-only,rw"] {
             assert!(parse(OsStr::new(both)).unwrap_err().contains("exclude each other"), "{both}");
         }
     }
