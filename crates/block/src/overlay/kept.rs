@@ -352,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn a_new_overlay_is_in_use_from_the_moment_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept");
+        let made = create(&path, &Header::new(1000, ID, 5)).unwrap();
+        assert!(made.is_some() && matches!(open(&path, 1000, ID), Err(OverlayError::InUse(_))));
+        drop(made);
+        open(&path, 1000, ID).unwrap();
+    }
+
+    #[test]
     fn an_overlay_that_somebody_else_made_first_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept");

@@ -173,15 +173,20 @@ fn an_archive_is_as_it_was_packed() {
     host("sh", &["-c", make], scene.path());
     let list = |root: &str| {
         let script = format!(
-            "cd {root} && find . -printf '%p %y %m %U:%G %l %Ts ' \\( -type d -printf '\\n' -o -printf '%n %s\\n' \\) | sort &&
+            "cd '{root}' && find . -printf '%p %y %m %U:%G %l %Ts ' \\( -type d -printf '\\n' -o -printf '%n %s\\n' \\) | sort &&
              find . -type f -print0 | sort -z | xargs -0 sha256sum"
         );
         host("sh", &["-c", &script], scene.path())
     };
-    let expected = list("tree");
-    for archive in ["tree.tar", "sparse.tar"] {
+    for (archive, part) in [
+        ("tree.tar", "tree"),
+        ("sparse.tar", "tree"),
+        ("tree.tar:/many", "tree/many"),
+        ("sparse.tar:/a b/c", "tree/a b/c"),
+    ] {
+        let expected = list(part);
         for options in ["", "--ephemeral --overlay-dir ."] {
-            assert_status(&scene.shell(&format!("$INARCH mount -qb {archive} point {options}")), 0);
+            assert_status(&scene.shell(&format!("$INARCH mount -qb '{archive}' point {options}")), 0);
             let found = list("point");
             let wrong: Vec<&str> = found.lines().filter(|line| !expected.lines().any(|other| other == *line)).collect();
             assert_status(&scene.shell("$INARCH umount point"), 0);

@@ -94,14 +94,18 @@ fn what_takes_a_name_in_the_moment_of_an_exchange_stays_whatever_fails() {
         world
     };
     let acts: [Act; 2] = [|root| replace(&root.join("a")), |root| replace(&root.join("b"))];
-    let calls = apply(&mut make(), &[]).calls;
-    for (at, behind) in (0..calls).flat_map(|at| (1..6).map(move |behind| (at, behind))) {
-        for act in acts {
-            let mut world = make();
-            let fails = Some((at + behind..at + behind + 1, rustix::io::Errno::IO));
-            world.apply(&mut Memory::default(), &[], Faults { acts: Some((at, act)), fails, ..Faults::default() });
-            let is_kept = world.host_files().contains(&b"the host's"[..]);
-            assert!(is_kept || !world.root().with_file_name("acted").exists(), "lost at {at}, {behind} fails");
+    for lacks in [vec![], vec![Ability::Exchange]] {
+        let faults = || Faults { lacks: lacks.clone(), ..Faults::default() };
+        let calls = make().apply(&mut Memory::default(), &[], faults()).calls;
+        for (at, behind) in (0..calls).flat_map(|at| (1..6).map(move |behind| (at, behind))) {
+            for act in acts {
+                let mut world = make();
+                let fails = Some((at + behind..at + behind + 1, rustix::io::Errno::IO));
+                world.apply(&mut Memory::default(), &[], Faults { acts: Some((at, act)), fails, ..faults() });
+                let is_kept = world.host_files().contains(&b"the host's"[..]);
+                let acted = world.root().with_file_name("acted").exists();
+                assert!(is_kept || !acted, "lost at {at}, {behind} fails, without {lacks:?}");
+            }
         }
     }
 }
