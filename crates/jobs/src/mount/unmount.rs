@@ -263,9 +263,14 @@ fn wait(
         return Ok(());
     }
     // Another file system may have its device number by now. One of the earlier copies is certainly the same.
-    if let Some(copy) = mount::copies(entry).iter().find(|copy| before.contains(copy)) {
+    let copy = |counts: &dyn Fn(&Copy) -> bool| {
+        let copies = mount::copies(entry);
+        let copy = copies.iter().find(|copy| before.contains(copy) && counts(copy))?;
         let within = copy.process.map_or(String::new(), |process| format!(" for process {process}"));
-        return stays(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)));
+        Some(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)))
+    };
+    if let Some(why) = copy(&|copy| copy.process != Some(server.process)) {
+        return stays(why);
     }
     if !before.is_empty() && ends_within(&patience.look)? {
         return Ok(());
@@ -280,7 +285,8 @@ fn wait(
         let works = done != last || done.is_some_and(|done| done.waits_for_disk);
         (idle, last) = (if works { 0 } else { idle + 1 }, done);
         if idle == patience.idle {
-            return stays("does nothing and does not end; it may have something left to write".to_owned());
+            let idle = || "does nothing and does not end; it may have something left to write".to_owned();
+            return stays(copy(&|_| true).unwrap_or_else(idle));
         }
     }
     stays("is still at work; wait for its end".to_owned())
