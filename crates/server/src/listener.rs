@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub trait Clients: Sync {
     /// starts, long before the guest mounts.
     fn wait_for_first_byte(&self) -> bool;
 
-    /// Serves one client until it disconnects or the server is stopped; a stop shuts the socket down and makes
-    /// `stopped` true. Tells the `seat` when the client has spoken, and when it is served.
+    /// Serves one client until it disconnects, must make room for another, or the server is stopped. The last two shut the
+    /// socket down and make `stopped` true. Tells the `seat` when the client has spoken, and when it is served.
     ///
     /// # Errors
     /// The connection ended before the client ended it.
@@ -49,7 +49,8 @@ pub trait Clients: Sync {
     /// A client lost its connection, or could not be served at all.
     fn lost(&self, error: ConnectionError);
 
-    /// The server is stopped: threads that wait for anything but their socket must check.
+    /// The server is stopped, or a client must make room: threads that wait for anything but their socket must check the
+    /// `stopped` of [`Clients::serve`].
     fn stopped(&self);
 }
 
@@ -57,7 +58,7 @@ pub trait Clients: Sync {
 #[derive(Debug)]
 pub struct Seat<'c> {
     /// `None` for a client that no listener has accepted.
-    place: Option<(&'c Counts, &'c Arc<OwnedFd>)>,
+    place: Option<(&'c Counts, &'c Arc<Client>)>,
 }
 
 impl Seat<'_> {
@@ -68,8 +69,8 @@ impl Seat<'_> {
 
     /// The client speaks the protocol: it keeps its place when others come.
     pub fn spoke(&self) {
-        if let Some((counts, socket)) = self.place {
-            counts.lock().forget(socket);
+        if let Some((counts, client)) = self.place {
+            counts.lock().forget(client);
         }
     }
 
@@ -93,6 +94,14 @@ pub enum Listener {
     Other(OwnedFd),
 }
 
+/// A connected client.
+#[derive(Debug)]
+struct Client {
+    socket: OwnedFd,
+    /// It was disconnected to make room for another.
+    gave_way: AtomicBool,
+}
+
 /// The clients of one listener.
 #[derive(Debug, Default)]
 struct Counts {
@@ -108,7 +117,7 @@ struct Counts {
 struct Places {
     connected: usize,
     /// Those that have not yet spoken, the oldest first.
-    silent: Vec<Arc<OwnedFd>>,
+    silent: Vec<Arc<Client>>,
 }
 
 impl Counts {
@@ -118,48 +127,58 @@ impl Counts {
 
     /// Takes a place for a new client; false if clients that have spoken hold all `most` places. If others hold some, the server
     /// disconnects the oldest silent client. So a flood of silent clients does not lock out the new one.
-    fn enter(&self, socket: &Arc<OwnedFd>, clients: &dyn Clients) -> bool {
+    fn enter(&self, client: &Arc<Client>, clients: &dyn Clients) -> bool {
         let most = clients.most();
         let mut places = self.lock();
         if places.connected >= most {
             clients.turned_away();
             // One whose bytes wait to be read is speaking.
-            let Some(at) = places.silent.iter().position(|socket| !is_readable(socket)) else { return false };
+            let Some(at) = places.silent.iter().position(|client| !is_readable(&client.socket)) else { return false };
+            let oldest = places.silent.remove(at);
+            oldest.gave_way.store(true, Ordering::Release);
             // Fails only if the client has hung up already. Its thread wakes up either way.
-            let _ = shutdown(places.silent.remove(at), Shutdown::Both);
+            let _ = shutdown(&oldest.socket, Shutdown::Both);
+            // All that it said may have been read by now, and its thread may wait for something else.
+            clients.stopped();
         }
         places.connected += 1;
-        places.silent.push(Arc::clone(socket));
+        places.silent.push(Arc::clone(client));
         let full = |places: &mut Places| places.connected > most;
         drop(self.left.wait_while(places, full).unwrap_or_else(PoisonError::into_inner));
         true
     }
 
     /// Gives a place up; true if nobody is connected any more.
-    fn leave(&self, socket: &Arc<OwnedFd>) -> bool {
+    fn leave(&self, client: &Arc<Client>) -> bool {
         let mut places = self.lock();
-        places.forget(socket);
+        places.forget(client);
         places.connected -= 1;
         self.left.notify_all();
         places.connected == 0
     }
+}
 
-    /// Waits without limit until a client speaks or hangs up; false if it had to go to make room for another.
-    fn wait_for_first_byte(&self, socket: &Arc<OwnedFd>) -> io::Result<bool> {
+impl Client {
+    /// Waits without limit until it speaks or hangs up; false if it had to go to make room for another.
+    fn wait_for_first_byte(&self) -> io::Result<bool> {
         loop {
-            match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
-                Ok(_) => return Ok(self.lock().silent.iter().any(|silent| Arc::ptr_eq(silent, socket))),
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None) {
+                Ok(_) => return Ok(!self.gave_way()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
+
+    fn gave_way(&self) -> bool {
+        self.gave_way.load(Ordering::Acquire)
+    }
 }
 
 impl Places {
     /// Removes a client from those that have not yet spoken.
-    fn forget(&mut self, socket: &Arc<OwnedFd>) {
-        self.silent.retain(|silent| !Arc::ptr_eq(silent, socket));
+    fn forget(&mut self, client: &Arc<Client>) {
+        self.silent.retain(|silent| !Arc::ptr_eq(silent, client));
     }
 }
 
@@ -220,24 +239,25 @@ impl Listener {
                 // Other errors concern this one connection.
                 Err(_) => continue,
             };
-            let socket = Arc::new(socket);
-            if !counts.enter(&socket, clients) {
+            let client = Arc::new(Client { socket, gave_way: AtomicBool::new(false) });
+            if !counts.enter(&client, clients) {
                 continue;
             }
-            let own = Arc::clone(&socket);
-            let client = move || {
+            let own = Arc::clone(&client);
+            let work = move || {
                 if let Err(error) = serve_one(&own, patient, clients, stop, counts)
+                    // If we have ended the connection, it is nobody's error.
                     && !stop.is_stopped()
+                    && !own.gave_way()
                 {
-                    // If we had ended the connection, it would be nobody's error.
                     clients.lost(error);
                 }
                 if counts.leave(&own) && counts.once && counts.served.load(Ordering::Acquire) > 0 {
                     stop.stop();
                 }
             };
-            if thread::Builder::new().spawn_scoped(scope, client).is_err() {
-                counts.leave(&socket);
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                counts.leave(&client);
             }
         }
         Ok(())
@@ -246,17 +266,18 @@ impl Listener {
 
 /// Serves a client; a `patient` server first waits for its first byte.
 fn serve_one(
-    socket: &Arc<OwnedFd>,
+    client: &Arc<Client>,
     patient: bool,
     clients: &dyn Clients,
     stop: &StopHandle,
     counts: &Counts,
 ) -> Result<(), ConnectionError> {
-    let _attached = stop.attach(socket)?;
-    if patient && !counts.wait_for_first_byte(socket)? {
+    let _attached = stop.attach(&client.socket)?;
+    if patient && !client.wait_for_first_byte()? {
         return Ok(());
     }
-    clients.serve(socket, &|| stop.is_stopped(), &Seat { place: Some((counts, socket)) })
+    let stopped = || stop.is_stopped() || client.gave_way();
+    clients.serve(&client.socket, &stopped, &Seat { place: Some((counts, client)) })
 }
 
 impl AsFd for Listener {
@@ -266,5 +287,72 @@ impl AsFd for Listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Other(listener) => listener.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::Pending;
+
+    /// Greets each client, reads a byte of it, and then waits for a device that never comes.
+    struct Waiting(Pending<()>);
+
+    impl Clients for Waiting {
+        fn most(&self) -> usize {
+            1
+        }
+
+        fn wait_for_first_byte(&self) -> bool {
+            false
+        }
+
+        fn serve(
+            &self,
+            socket: &OwnedFd,
+            stopped: &(dyn Fn() -> bool + Sync),
+            _: &Seat<'_>,
+        ) -> Result<(), ConnectionError> {
+            rustix::io::write(socket, b"hello").unwrap();
+            rustix::io::read(socket, &mut [0u8]).unwrap();
+            rustix::io::write(socket, b"wait.").unwrap();
+            assert!(!self.0.wait_unless(stopped));
+            Err(ConnectionError::Cut)
+        }
+
+        fn turned_away(&self) {}
+
+        fn lost(&self, error: ConnectionError) {
+            panic!("it was the server that ended the connection: {error}");
+        }
+
+        fn stopped(&self) {
+            self.0.wake();
+        }
+    }
+
+    #[test]
+    fn a_client_that_gives_way_while_it_waits_keeps_neither_the_next_one_nor_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+        let stop = StopHandle::new().unwrap();
+        let stopped = stop.clone();
+        let (ended, end) = std::sync::mpsc::channel();
+        thread::spawn(move || ended.send(listener.serve(&Waiting(Pending::new()), &stopped, false)));
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut client = UnixStream::connect(&path).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            client.read_exact(&mut [0; 5]).expect("a greeting");
+            client.write_all(b"x").unwrap();
+            client.read_exact(&mut [0; 5]).expect("it waits");
+            clients.push(client);
+        }
+        stop.stop();
+        end.recv_timeout(Duration::from_secs(60)).expect("its end").unwrap();
     }
 }
