@@ -213,19 +213,20 @@ fn link(file: &File, path: &Path) -> Result<(), Errno> {
 
 /// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves the file there.
 fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<File, Errno>, OverlayError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
+    /// Names that are tried: one that a killed process left, or another user chose, is not used.
+    const NAMES: usize = 100;
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
-    name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
-    let new = path.with_file_name(name);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .mode(0o600)
-        .open(&new);
-    let file = file.map_err(|error| failed("make", &new, error))?;
+    let mut more = 1..NAMES;
+    let (new, file) = loop {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
+        let new = path.with_file_name(name);
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && more.next().is_some() => {}
+            Err(error) => return Err(failed("make", &new, error)),
+            Ok(file) => break (new, file),
+        }
+    };
     let named = fill(&file, &new, header).map(|()| renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE));
     if !matches!(named, Ok(Ok(()))) {
         // It may not exist; the first error counts.
@@ -337,7 +338,15 @@ mod tests {
     fn without_nameless_files_an_overlay_is_made_beside_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept");
+        // Such names that there are already are another's.
+        let others = (0..20).map(|attempt| dir.path().join(format!("kept.{}-{attempt}.new", std::process::id())));
+        let others: Vec<_> = others.collect();
+        others.iter().for_each(|other| fs::write(other, "another's").unwrap());
         let made = create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap().unwrap();
+        for other in others {
+            assert_eq!(fs::read(&other).unwrap(), b"another's");
+            fs::remove_file(other).unwrap();
+        }
         assert!(matches!(open(&path, 1000, ID), Err(OverlayError::InUse(_))), "its name is there before its lock");
         drop(made);
         let (file, _) = open_or_create(&path, 1000, ID, 5).unwrap();
