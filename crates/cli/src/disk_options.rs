@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use inarch_jobs::shown;
-use inarch_jobs::source::{ImageFormat, Key, Keys, Source};
+use inarch_jobs::source::{FileKind, ImageFormat, Key, Keys, Source, SourceError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
@@ -38,6 +38,19 @@ pub struct DiskOptions {
     pub key: Vec<OsString>,
 }
 
+/// How much a source looks like a disk image that is told more about by options.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Likeness {
+    /// A directory, or what is in no file.
+    None,
+    /// An archive, or a file of no known kind.
+    Other,
+    /// A file system.
+    Volume,
+    /// A disk.
+    Disk,
+}
+
 /// `--format`, of a disk image that is read.
 #[derive(Args, Debug, Clone, Copy, Default, PartialEq)]
 pub struct FormatOption {
@@ -49,8 +62,16 @@ pub struct FormatOption {
 }
 
 impl FormatOption {
-    /// `source` in this format.
-    pub fn of(self, source: Source) -> anyhow::Result<Source> {
+    /// The source that `text` names.
+    fn parse(self, text: &OsStr) -> anyhow::Result<Source> {
+        Ok(match self.format {
+            Some(format) => Source::parse_in(text, format)?,
+            None => Source::parse(text)?,
+        })
+    }
+
+    /// `source` in this format, and what is beside it.
+    fn of(self, source: Source) -> anyhow::Result<Source> {
         Ok(match self.format {
             Some(format) => source.in_format(format)?,
             None => source,
@@ -66,7 +87,27 @@ impl DiskOptions {
 
     /// [`DiskOptions::source`], in a format.
     pub fn source_in(&self, text: &OsStr, format: FormatOption) -> anyhow::Result<Source> {
-        Ok(format.of(Source::parse(text)?)?.also(&self.also)?.with(&self.with)?.keys(self.keys()?)?)
+        Ok(format.of(format.parse(text)?.also(&self.also)?)?.with(&self.with)?.keys(self.keys()?)?)
+    }
+
+    /// Two sources of which these files and keys, and the format, are for the disk image, or for both if both are one.
+    pub fn sources_in(&self, texts: [&OsStr; 2], format: FormatOption) -> anyhow::Result<[Source; 2]> {
+        let is_disk = |text: &OsStr| match Source::parse(text) {
+            Ok(Source::Disk { .. }) => Likeness::Disk,
+            Ok(Source::File { kind: FileKind::Volume(_), .. }) => Likeness::Volume,
+            Ok(Source::File { .. }) | Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => Likeness::Other,
+            _ => Likeness::None,
+        };
+        let likeness = texts.map(is_disk);
+        let most = likeness.iter().max();
+        anyhow::ensure!(
+            self.also.is_empty() || likeness != [Likeness::Disk; 2],
+            "--also cannot tell which of the two disks the other belongs to"
+        );
+        let [one, other] = [(texts[0], likeness[0]), (texts[1], likeness[1])].map(|(text, likeness)| {
+            if Some(&likeness) == most { self.source_in(text, format) } else { Ok(Source::parse(text)?) }
+        });
+        Ok([one?, other?])
     }
 
     /// The keys.

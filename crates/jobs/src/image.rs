@@ -207,15 +207,21 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
 /// The program that makes the kind of compressed file that the output's name implies. Inarch writes no such file: that program
 /// compresses a pipe. Inarch also writes no uncompressed file of such a name, because programs would fail to open it.
 fn compressor(output: &Path) -> Option<&'static str> {
-    const PROGRAMS: [(&str, &[&str]); 5] = [
-        ("gzip", &["gz", "tgz"]),
-        ("zstd", &["zst", "tzst"]),
+    const PROGRAMS: [(&str, &[&str]); 10] = [
+        ("gzip", &["gz", "tgz", "taz"]),
+        ("zstd", &["zst", "tzst", "zstd"]),
         ("xz", &["xz", "txz"]),
-        ("bzip2", &["bz2", "tbz", "tbz2"]),
+        ("bzip2", &["bz2", "tbz", "tbz2", "tz2"]),
         ("lz4", &["lz4"]),
+        ("xz --format=lzma", &["lzma", "tlz"]),
+        ("lzip", &["lz"]),
+        ("lzop", &["lzo"]),
+        ("compress", &["Z"]),
+        ("brotli", &["br"]),
     ];
     let extension = output.extension()?;
-    PROGRAMS.into_iter().find(|(_, names)| names.iter().any(|name| extension == *name)).map(|(program, _)| program)
+    let is_of = |names: &[&str]| names.iter().any(|name| extension.eq_ignore_ascii_case(name));
+    PROGRAMS.into_iter().find(|(_, names)| is_of(names)).map(|(program, _)| program)
 }
 
 /// An image within its own source would change the source, and be part of the next image.

@@ -129,15 +129,17 @@ fn is_hive(path: &Path) -> Result<bool, RegistryError> {
 /// The disk image that is named, and what of it.
 fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryError> {
     let none = || nothing(&request.source, "no hive, and no disk image with a file system that can be read".to_owned());
-    let source = match Source::parse(request.source.as_os_str()) {
+    let text = request.source.as_os_str();
+    let source = match request.format.map_or_else(|| Source::parse(text), |format| Source::parse_in(text, format)) {
         Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => return Err(none()),
         source => source.map_err(Box::new)?,
     };
-    let source = match request.format {
-        Some(format) => source.in_format(format).map_err(Box::new)?,
-        None => source,
-    };
-    let source = source.with(&request.with).and_then(|source| source.also(&request.also));
+    let source = source.also(&request.also);
+    let source = source.and_then(|source| match request.format {
+        Some(format) => source.in_format(format),
+        None => Ok(source),
+    });
+    let source = source.and_then(|source| source.with(&request.with));
     match source.and_then(|source| source.keys(request.keys.clone())).map_err(Box::new)? {
         Source::Disk { path, part } => Ok((path, part)),
         Source::File { path, kind: FileKind::Volume(_), .. } => Ok((path, Box::default())),

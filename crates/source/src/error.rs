@@ -44,12 +44,14 @@ pub enum OpenError {
         error: Box<OpenDiskError>,
     },
     /// The archive has no such directory.
-    #[error("{}: {}: there is no such directory", shown(path), shown(within))]
+    #[error("{}: {}: {what}", shown(path), shown(within))]
     NoDirectory {
         /// The archive.
         path: PathBuf,
         /// The directory.
         within: PathBuf,
+        /// What is wrong.
+        what: &'static str,
     },
     /// No tree can be made of the selection.
     #[error("{from}: {error}")]

@@ -274,14 +274,16 @@ impl Source {
             Ok(metadata) => metadata,
             Err(error) => {
                 let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
-                if part.which == Which::Auto
-                    && let Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) =
-                        kind::recognise(&path).map_err(fail)?
-                {
-                    let part = ArchivePart { within: part.within, ..ArchivePart::default() };
-                    return Ok(Source::File { path, kind, part: Box::new(part) });
+                let kind = match kind::recognise(&path).map_err(fail)? {
+                    Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) => kind,
+                    _ => return Ok(Source::Disk { path, part: Box::new(part) }),
+                };
+                if part.which != Which::Auto {
+                    let found = "is an archive, which has no volumes; ARCHIVE:/PATH names a directory of it".to_owned();
+                    return Err(SourceError::NotRead { path, found });
                 }
-                return Ok(Source::Disk { path, part: Box::new(part) });
+                let part = ArchivePart { within: part.within, ..ArchivePart::default() };
+                return Ok(Source::File { path, kind, part: Box::new(part) });
             }
         };
         let file_type = metadata.file_type();
@@ -311,6 +313,24 @@ impl Source {
             Found::Zeros => Ok(Source::File { path, kind: FileKind::Tar, part: Box::default() }),
             Found::Unknown => Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() }),
         }
+    }
+
+    /// [`Source::parse`] of a disk image in a format, whatever its first bytes look like.
+    ///
+    /// # Errors
+    /// As there, and [`Source::in_format`].
+    pub fn parse_in(text: &OsStr, format: ImageFormat) -> Result<Source, SourceError> {
+        let is_data = |path: &Path| fs::metadata(path).is_ok_and(|is| is.is_file() || is.file_type().is_block_device());
+        let source = match (Source::parse(text), disk::split(text)) {
+            (Err(SourceError::Unknown { path, .. } | SourceError::NotRead { path, .. }), _)
+                if path == Path::new(text) && is_data(&path) =>
+            {
+                Source::Disk { path, part: Box::default() }
+            }
+            (Err(SourceError::NotRead { .. }), Some((path, part))) => Source::Disk { path, part: Box::new(part) },
+            (source, _) => source?,
+        };
+        source.in_format(format)
     }
 
     /// Says in which format a disk image and those beside it are, so that their first bytes need not tell it. What libvirt says of

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use inarch_lifecycle::shown;
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, beneath, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, FileType, InodeId, Tree};
-use inarch_volume::Volume;
+use inarch_volume::{TreeVolume, Volume};
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
@@ -107,7 +107,8 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
             if machine != oci::machine() {
                 known.extend([b"\0", machine.as_bytes()].concat());
             }
-            known.extend_from_slice(within.as_os_str().as_bytes());
+            let names = within.components().filter(|name| *name != Component::RootDir);
+            known.extend(names.flat_map(|name| [b"\0/", name.as_os_str().as_bytes()].concat()));
         }
         Source::Oci { machine, .. } => {
             if resources.stamp {
@@ -372,10 +373,14 @@ impl Opened {
         if within.as_os_str().is_empty() {
             return Ok(self);
         }
-        let is_directory = |top: &InodeId| self.tree.inode(*top).file_type() == FileType::Directory;
-        let Some(top) = self.tree.lookup(within.as_os_str().as_bytes()).filter(is_directory) else {
-            return Err(OpenError::NoDirectory { path: source.path().to_owned(), within: within.to_owned() });
-        };
+        let volume = TreeVolume::new(Arc::clone(&self.tree), Arc::clone(&self.content));
+        // As in a file system: links are followed, and lead nowhere outside.
+        let place = inarch_volume::canonical(&volume, within.as_os_str().as_bytes()).ok().flatten();
+        let none = |what| OpenError::NoDirectory { path: source.path().to_owned(), within: within.to_owned(), what };
+        let top = place.and_then(|place| self.tree.lookup(&place)).ok_or_else(|| none("there is no such directory"))?;
+        if self.tree.inode(top).file_type() != FileType::Directory {
+            return Err(none("it is no directory"));
+        }
         let taken = beneath(&self.tree, top).map_err(|error| OpenError::Select { from: source.clone(), error })?;
         let content = Arc::new(Renumbered::new(self.content, taken.origins));
         Ok(Opened { tree: Arc::new(taken.tree), content, image: None, ..self })

@@ -1,6 +1,6 @@
 //! `inarch disk inspect`: which operating systems are on a disk.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -58,7 +58,7 @@ pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
     if arguments.xml {
         answer(xml::inspections(&found))?;
     } else if arguments.options {
-        let words = found.iter().map(|found| words(&arguments.image, found) + "\n");
+        let words = found.iter().map(|found| words(arguments, found) + "\n");
         answer(words.collect::<String>())?;
     } else if arguments.json {
         answer(serde_json::to_string_pretty(&found.iter().map(inspection_json).collect::<Vec<_>>())? + "\n")?;
@@ -121,12 +121,15 @@ fn inspected(found: &Inspection, with_packages: bool) -> String {
     text
 }
 
-/// The words of `-a` and `-m`, quoted for a shell.
-fn words(image: &OsStr, found: &Inspection) -> String {
-    let image = image.to_string_lossy();
+/// The words of `-a` and `-m`, quoted for a shell. A format that was given comes before: what it is for would guess as well.
+fn words(arguments: &InspectArguments, found: &Inspection) -> String {
+    let image = arguments.image.to_string_lossy();
     let image =
         image.rsplit_once(':').filter(|_| !std::path::Path::new(&*image).exists()).map_or(&*image, |(image, _)| image);
-    let mut words = vec!["-a".to_owned(), image.to_owned()];
+    let mut words: Vec<String> =
+        arguments.format.format.iter().map(|format| format!("--format={}", format.name())).collect();
+    let others = arguments.disk.also.iter().map(|other| other.to_string_lossy().into_owned());
+    words.extend([image.to_owned()].into_iter().chain(others).flat_map(|image| ["-a".to_owned(), image]));
     // What would say something else to a terminal, or to guestfish, is left out.
     let is_said = |text: &str| !text.contains(':') && !text.chars().any(char::is_control);
     // guestfish takes a subvolume as an option of the mount.

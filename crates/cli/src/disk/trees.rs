@@ -10,7 +10,6 @@ use clap::{Args, ValueEnum};
 use inarch_jobs::guest::{Algorithm, DifferenceRequest, GuestError, diff as compare};
 use inarch_jobs::image::ImageRequest;
 use inarch_jobs::shown;
-use inarch_jobs::source::Source;
 use inarch_tree::compare::Aspects;
 use serde_json::json;
 
@@ -183,18 +182,7 @@ fn write_sum(out: &mut dyn Write, path: &[u8], digest: &str) -> io::Result<()> {
 
 /// `inarch disk diff`.
 pub fn diff(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
-    let (old, new) = (Source::parse(&arguments.old)?, Source::parse(&arguments.new)?);
-    // The files and keys are for whichever image needs them.
-    let is_disk = |source: &Source| matches!(source, Source::Disk { .. });
-    let (one_is, both_are) = (is_disk(&old) || is_disk(&new), is_disk(&old) && is_disk(&new));
-    let DiskOptions { with, also, .. } = &arguments.disk;
-    anyhow::ensure!(!both_are || also.is_empty(), "--also cannot tell which of the two disks the other belongs to");
-    let keys = arguments.disk.keys()?;
-    let add = |source: Source| match is_disk(&source) || !one_is {
-        true => Ok(arguments.format.of(source)?.also(also)?.with(with)?.keys(keys.clone())?),
-        false => anyhow::Ok(source),
-    };
-    let (old, new) = (add(old)?, add(new)?);
+    let [old, new] = arguments.disk.sources_in([&arguments.old, &arguments.new], arguments.format)?;
     let ignores = |aspect| arguments.ignore.contains(&aspect);
     let ignored = Aspects {
         mtime: ignores(Ignored::Mtime),

@@ -441,6 +441,29 @@ fn in_the_format_that_is_said() {
     assert_status(&inarch(["mount", "-q", "--background", "--ro", "--format=raw", image, point_text]), 0);
     assert_eq!(fs::read(point.join("etc/motd")).unwrap(), b"Hello\n");
     assert_status(&inarch(["umount", "-q", point_text]), 0);
+    // What is told to other programs, and to our own shell.
+    let words = said(&["inspect", "--options", "--format=raw", image]);
+    assert!(words.starts_with(&format!("--format=raw -a {image} -m /dev/sda1:/")), "{words}");
+    let words = format!("$({INARCH} disk inspect --options --format raw guest.img)");
+    let script = format!("eval {INARCH} shell --ro {words} cat /etc/motd");
+    assert_eq!(host("sh", &["-c", &script], dir.path()), "Hello\n");
+
+    // So are what is named beside it, and what is of a kind that is not read.
+    let make = "cp guest.img beside.img; cp guest.img odd.img; printf 'QED\\0' | dd of=odd.img conv=notrunc status=none
+        mke2fs -q -F -d root plain.img 16M 2>&1";
+    host("sh", &["-ec", make], dir.path());
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for words in [
+        &["ls", &at("guest.img:1"), "/etc", "--also", &at("beside.img")][..],
+        &["df", image, "--also", &at("beside.img")],
+        &["ls", &at("odd.img"), "/etc"],
+        &["ls", &at("odd.img:1"), "/etc"],
+        &["cat", &at("odd.img"), "/etc/motd"],
+        &["diff", &at("plain.img"), &at("root")],
+        &["diff", &at("root"), &at("odd.img")],
+    ] {
+        assert_status(&inarch([&["disk"], words, &["--format=raw"]].concat()), 0);
+    }
     let output = inarch(["disk", "ls", "--format=raw", dir.path().to_str().unwrap()]);
     assert_one_line(&output, &["it is no disk image", "--format"]);
 }

@@ -100,6 +100,14 @@ fn whatever_it_comes_from() {
     for source in ["t.tar:/src", "t.tar.gz:/src/", "t.docker:/src", "t.ext4:/src", "t.erofs:/src", "t.btrfs:/src"] {
         assert_eq!(listing(dir, source, &[], None), expected, "{source}");
     }
+    // By links in it and by dots, which lead nowhere outside.
+    let links = "mkdir l; ln -s src l/one; ln -s /l/one l/two; cp t.tar l.tar; tar -rf l.tar l/two -C l ./one";
+    host("sh", &["-ec", links], dir);
+    for source in ["l.tar:/one", "l.tar:/./bin/../src", "l.tar:/../src/."] {
+        assert_eq!(listing(dir, source, &[], None), expected, "{source}");
+    }
+    let dangling = Command::new(INARCH).args(["plan", "l.tar:/l/two"]).current_dir(dir).output().unwrap();
+    assert_one_line(&dangling, &["l.tar: /l/two: there is no such directory"]);
 
     // What is taken of it is the same as well.
     std::fs::write(dir.join("list"), "/src/link\nsrc/out/\n").unwrap();
@@ -162,10 +170,11 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
         &inarch(&["plan", "disk.img:root"]),
         &["disk.img: it has no volume 'root'", "/dev/sda (nothing known)"],
     );
-    for path in ["none", "disk.img"] {
+    for (path, what) in [("none", "there is no such directory"), ("disk.img", "it is no directory")] {
         let output = inarch(&["plan", &format!("small.tar:/{path}")]);
-        assert_one_line(&output, &[&format!("small.tar: /{path}: there is no such directory")]);
+        assert_one_line(&output, &[&format!("small.tar: /{path}: {what}")]);
     }
+    assert_one_line(&inarch(&["plan", "small.tar:none"]), &["small.tar: is an archive", "ARCHIVE:/PATH"]);
     assert_one_line(&inarch(&["plan", "oci:none:tag"]), &["none:tag: cannot be used as a source"]);
     assert_one_line(&run("--tree=cut.tar.gz"), &["say where the guest sees it", "--tree cut.tar.gz:/DIRECTORY"]);
     assert_one_line(&run("--tree=-:/mnt"), &["standard input cannot be a tree"]);

@@ -166,7 +166,7 @@ fn an_archive_is_as_it_was_packed() {
     }
     let scene = Scene::via("kernel");
     let make = "set -e; cd tree; mkdir -p many 'a b/c/d' empty; for n in $(seq 700); do echo $n > many/$n-$(printf %0$((n % 240))d 0); done
-        ln -s $(printf %01000d 7) long; ln -s file short; ln file hard; mkfifo fifo; mknod device c 1 3; printf '' > nothing
+        ln -s $(printf %01000d 7) long; ln -s file short; ln file hard; mkfifo fifo; mknod device c 1 3; printf '' > nothing; echo x > 'a b/c/x'
         truncate -s 3M holes; printf x | dd of=holes bs=1 seek=1500000 conv=notrunc status=none; chmod 4711 file
         head -c 3000001 /dev/urandom > large; mkdir $(printf %0255d 1); cd ..
         tar --format=gnu -C tree -cf tree.tar .; tar --format=gnu -C tree --sparse -cf sparse.tar .";
