@@ -38,7 +38,7 @@ pub struct DiskOptions {
     pub key: Vec<OsString>,
 }
 
-/// How much a source looks like a disk image that is told more about by options.
+/// How much a source looks like the disk image that the options are for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Likeness {
     /// A directory, or what is in no file.
@@ -87,7 +87,11 @@ impl DiskOptions {
 
     /// [`DiskOptions::source`], in a format.
     pub fn source_in(&self, text: &OsStr, format: FormatOption) -> anyhow::Result<Source> {
-        Ok(format.of(format.parse(text)?.also(&self.also)?)?.with(&self.with)?.keys(self.keys()?)?)
+        self.source_with(text, format, self.keys()?)
+    }
+
+    fn source_with(&self, text: &OsStr, format: FormatOption, keys: Keys) -> anyhow::Result<Source> {
+        Ok(format.of(format.parse(text)?.also(&self.also)?)?.with(&self.with)?.keys(keys)?)
     }
 
     /// Two sources of which these files and keys, and the format, are for the disk image, or for both if both are one.
@@ -104,10 +108,13 @@ impl DiskOptions {
             self.also.is_empty() || likeness != [Likeness::Disk; 2],
             "--also cannot tell which of the two disks the other belongs to"
         );
-        let [one, other] = [(texts[0], likeness[0]), (texts[1], likeness[1])].map(|(text, likeness)| {
-            if Some(&likeness) == most { self.source_in(text, format) } else { Ok(Source::parse(text)?) }
-        });
-        Ok([one?, other?])
+        let keys = self.keys()?;
+        let source = |text, likeness: &Likeness| match Some(likeness) == most {
+            true => self.source_with(text, format, keys.clone()),
+            false => Ok(Source::parse(text)?),
+        };
+        let ([old, new], [one, other]) = (texts, &likeness);
+        Ok([source(old, one)?, source(new, other)?])
     }
 
     /// The keys.

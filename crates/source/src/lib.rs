@@ -274,16 +274,21 @@ impl Source {
             Ok(metadata) => metadata,
             Err(error) => {
                 let (path, part) = disk::split(text).ok_or_else(|| fail(error))?;
-                let kind = match kind::recognise(&path).map_err(fail)? {
-                    Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) => kind,
-                    _ => return Ok(Source::Disk { path, part: Box::new(part) }),
+                let Found::Source(kind @ (FileKind::Tar | FileKind::CompressedTar)) =
+                    kind::recognise(&path).map_err(fail)?
+                else {
+                    return Ok(Source::Disk { path, part: Box::new(part) });
                 };
-                if part.which != Which::Auto {
-                    let found = "is an archive, which has no volumes; ARCHIVE:/PATH names a directory of it".to_owned();
-                    return Err(SourceError::NotRead { path, found });
+                if part.which == Which::Auto {
+                    let part = ArchivePart { within: part.within, ..ArchivePart::default() };
+                    return Ok(Source::File { path, kind, part: Box::new(part) });
                 }
-                let part = ArchivePart { within: part.within, ..ArchivePart::default() };
-                return Ok(Source::File { path, kind, part: Box::new(part) });
+                // A guest can write an archive's head before its partitions.
+                if disk::is_disk(&path).map_err(Box::new)? {
+                    return Ok(Source::Disk { path, part: Box::new(part) });
+                }
+                let found = "is an archive, which has no volumes; ARCHIVE:/PATH names a directory of it".to_owned();
+                return Err(SourceError::NotRead { path, found });
             }
         };
         let file_type = metadata.file_type();

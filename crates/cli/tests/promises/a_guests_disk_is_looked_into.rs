@@ -464,6 +464,10 @@ fn in_the_format_that_is_said() {
     ] {
         assert_status(&inarch([&["disk"], words, &["--format=raw"]].concat()), 0);
     }
+    // A partition is one whatever is before it, an archive's head for one.
+    let forge = "mkdir t; tar -cf t.tar t; cp guest.img like.img; dd if=t.tar of=like.img bs=440 count=1 conv=notrunc status=none";
+    host("sh", &["-ec", forge], dir.path());
+    assert_eq!(said(&["cat", &at("like.img:1"), "/etc/motd"]), "Hello\n");
     let output = inarch(["disk", "ls", "--format=raw", dir.path().to_str().unwrap()]);
     assert_one_line(&output, &["it is no disk image", "--format"]);
 }

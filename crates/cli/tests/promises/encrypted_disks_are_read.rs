@@ -124,16 +124,15 @@ fn on_the_disk_of_a_guest() {
     assert_status(&output, 0);
     assert_eq!((stdout(&output), output.stderr.is_empty()), (String::new(), false));
     assert_status(&inarch(["disk", "list", "--key", &key, &disk]), 1);
-    // By standard input, in a mount's place: an image.
-    let mut child = Command::new(INARCH)
-        .args(["image", "--key", "-", &format!("{disk}:1"), "-o", &at("out.tar")])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
-    let output: Output = child.wait_with_output().unwrap();
-    assert_status(&output, 0);
+    // By standard input, which has one key: an image, and two disks.
+    let first = format!("{disk}:1");
+    for words in [&["image", "--key=-", &first, "-o", &at("out.tar")][..], &["disk", "diff", "--key=-", &first, &first]]
+    {
+        let mut child = Command::new(INARCH).args(words).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
+        let output: Output = child.wait_with_output().unwrap();
+        assert_status(&output, 0);
+    }
     assert!(host("tar", &["tf", "out.tar"], dir.path()).contains("random"));
 }
 
