@@ -13,7 +13,7 @@ pub enum TraceEvent {
     /// The command has ended. The trace may go on.
     CommandEnded,
     /// The command has ended, but processes that it started have not: the trace goes on until they have, or until it is
-    /// [stopped](TraceHandle::stopper).
+    /// [stopped](super::TraceHandle::stopper).
     Waiting {
         /// Their numbers and names, as far as they can be seen.
         processes: Vec<(u32, String)>,

@@ -11,7 +11,7 @@
 //! 4. The record notes that an apply has begun, and which paths it leaves alone.
 //! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is removed. A file that
 //!    lends bytes to others is removed only when these are on the disk and in place. Other programs may change a path
-//!    at any moment. So what is linked or gets attributes is checked and changed through one descriptor ([`object`]),
+//!    at any moment. So what is linked or gets attributes is checked and changed through one descriptor ([`host::Object`]),
 //!    and what is removed is checked under a temporary name ([`removal`]).
 //! 6. The record notes that the apply has ended. If nothing is left to be applied, the next command of the run begins
 //!    with the host's tree as it is ([`super::spent`]).
