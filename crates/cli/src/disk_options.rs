@@ -94,7 +94,7 @@ impl DiskOptions {
         Ok(format.of(format.parse(text)?.also(&self.also)?)?.with(&self.with)?.keys(keys)?)
     }
 
-    /// Two sources of which these files and keys, and the format, are for the disk image, or for both if both are one.
+    /// Two sources. The files, the keys and the format are for the one that is a disk image. If both are, they are for both.
     pub fn sources_in(&self, texts: [&OsStr; 2], format: FormatOption) -> anyhow::Result<[Source; 2]> {
         let is_disk = |text: &OsStr| match Source::parse(text) {
             Ok(Source::Disk { .. }) => Likeness::Disk,

@@ -194,7 +194,7 @@ fn paths(line: &str) -> Vec<String> {
     found
 }
 
-/// The modules beside each other of which each needs the next, and the last the first.
+/// A cycle of sibling modules: each uses the next one, and the last uses the first.
 fn circle(modules: &BTreeMap<Module, Vec<String>>) -> Option<Vec<Module>> {
     let mut needs: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
     for (name, lines) in modules {

@@ -246,7 +246,7 @@ impl Listener {
             let own = Arc::clone(&client);
             let work = move || {
                 if let Err(error) = serve_one(&own, patient, clients, stop, counts)
-                    // If we have ended the connection, it is nobody's error.
+                    // An error that follows our own shutdown of the socket is not reported.
                     && !stop.is_stopped()
                     && !own.gave_way()
                 {
