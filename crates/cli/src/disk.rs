@@ -27,7 +27,7 @@ use inarch_jobs::examine::{
     Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine,
 };
 use inarch_jobs::shown;
-use inarch_jobs::source::{DiskFile, ImageFormat, Source, Which};
+use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, Which};
 use serde_json::{Value, json};
 
 pub use change::mode;
@@ -177,13 +177,14 @@ pub fn run(arguments: DiskArguments) -> anyhow::Result<ExitCode> {
 fn request(images: Vec<OsString>, format: Option<ImageFormat>, disk: &DiskOptions) -> anyhow::Result<ExamineRequest> {
     let (mut files, mut named) = (Vec::new(), None);
     let is_single = images.len() == 1;
+    let with = DiskNeeds { with: disk.with.clone(), ..DiskNeeds::default() };
     for image in images {
         let path = PathBuf::from(&image);
         if path.exists() || !image.as_bytes().contains(&b':') {
             files.push(DiskFile { path, format, with: disk.with.clone() });
             continue;
         }
-        let Source::Disk { path, part } = Source::parse(&image)?.with(&disk.with)? else {
+        let Source::Disk { path, part } = Source::parse_with(&image, &with)? else {
             anyhow::bail!("{}: it is no disk image", shown(Path::new(&image)));
         };
         part.domain.iter().flat_map(|domain| &domain.notes).for_each(complain);

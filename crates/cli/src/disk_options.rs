@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use inarch_jobs::shown;
-use inarch_jobs::source::{FileKind, ImageFormat, Key, Keys, Source, SourceError};
+use inarch_jobs::source::{DiskNeeds, FileKind, ImageFormat, Key, Keys, Source, SourceError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
@@ -61,24 +61,6 @@ pub struct FormatOption {
     pub format: Option<ImageFormat>,
 }
 
-impl FormatOption {
-    /// The source that `text` names.
-    fn parse(self, text: &OsStr) -> anyhow::Result<Source> {
-        Ok(match self.format {
-            Some(format) => Source::parse_in(text, format)?,
-            None => Source::parse(text)?,
-        })
-    }
-
-    /// `source` in this format, and what is beside it.
-    fn of(self, source: Source) -> anyhow::Result<Source> {
-        Ok(match self.format {
-            Some(format) => source.in_format(format)?,
-            None => source,
-        })
-    }
-}
-
 impl DiskOptions {
     /// The source that `text` names, with these files and keys.
     pub fn source(&self, text: &OsStr) -> anyhow::Result<Source> {
@@ -87,11 +69,15 @@ impl DiskOptions {
 
     /// [`DiskOptions::source`], in a format.
     pub fn source_in(&self, text: &OsStr, format: FormatOption) -> anyhow::Result<Source> {
-        self.source_with(text, format, self.keys()?)
+        Ok(Source::parse_with(text, &self.needs(format)?)?)
     }
 
-    fn source_with(&self, text: &OsStr, format: FormatOption, keys: Keys) -> anyhow::Result<Source> {
-        Ok(format.of(format.parse(text)?.also(&self.also)?)?.with(&self.with)?.keys(keys)?)
+    /// All of them, and a format.
+    ///
+    /// # Errors
+    /// As [`DiskOptions::keys`].
+    pub fn needs(&self, FormatOption { format }: FormatOption) -> anyhow::Result<DiskNeeds> {
+        Ok(DiskNeeds { format, also: self.also.clone(), with: self.with.clone(), keys: self.keys()? })
     }
 
     /// Two sources. The files, the keys and the format are for the one that is a disk image. If both are, they are for both.
@@ -108,10 +94,10 @@ impl DiskOptions {
             self.also.is_empty() || likeness != [Likeness::Disk; 2],
             "--also cannot tell which of the two disks the other belongs to"
         );
-        let keys = self.keys()?;
+        let needs = self.needs(format)?;
         let source = |text, likeness: &Likeness| match Some(likeness) == most {
-            true => self.source_with(text, format, keys.clone()),
-            false => Ok(Source::parse(text)?),
+            true => Source::parse_with(text, &needs),
+            false => Source::parse(text),
         };
         let ([old, new], [one, other]) = (texts, &likeness);
         Ok([source(old, one)?, source(new, other)?])

@@ -14,7 +14,7 @@ use inarch_confine::{Parse, Parsing};
 pub use inarch_hive::{HEAD, Hive, HiveError, Key, Shown, Value, Visited, export_key, type_name};
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::shown;
-use inarch_source::{DiskPart, FileKind, ImageFormat, Keys, Source, SourceError};
+use inarch_source::{DiskNeeds, DiskPart, FileKind, Source, SourceError};
 
 use path::{Root, Wanted};
 pub(crate) use place::{Found, Place, hives};
@@ -54,14 +54,8 @@ pub enum RegistryError {
 pub struct RegistryRequest {
     /// A hive, a directory of a Windows system (the one that has `Windows`), a disk image, or a volume of one.
     pub source: PathBuf,
-    /// The image's format; found out by its first bytes if it is not given.
-    pub format: Option<ImageFormat>,
-    /// Files that the image may name. It gets no others.
-    pub with: Vec<PathBuf>,
-    /// Further disks of the same guest.
-    pub also: Vec<PathBuf>,
-    /// What opens the disk's encrypted volumes.
-    pub keys: Keys,
+    /// What the image needs beside itself.
+    pub needs: DiskNeeds,
     /// A key: `HKLM\SYSTEM\Select`; in a hive also without the names that lead to it.
     pub key: String,
     /// The hive's transaction logs; if there are none, those beside it.
@@ -129,21 +123,11 @@ fn is_hive(path: &Path) -> Result<bool, RegistryError> {
 /// The disk image that is named, and what of it.
 fn disk(request: &RegistryRequest) -> Result<(PathBuf, Box<DiskPart>), RegistryError> {
     let none = || nothing(&request.source, "no hive, and no disk image with a file system that can be read".to_owned());
-    let text = request.source.as_os_str();
-    let source = match request.format.map_or_else(|| Source::parse(text), |format| Source::parse_in(text, format)) {
-        Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => return Err(none()),
-        source => source.map_err(Box::new)?,
-    };
-    let source = source.also(&request.also);
-    let source = source.and_then(|source| match request.format {
-        Some(format) => source.in_format(format),
-        None => Ok(source),
-    });
-    let source = source.and_then(|source| source.with(&request.with));
-    match source.and_then(|source| source.keys(request.keys.clone())).map_err(Box::new)? {
-        Source::Disk { path, part } => Ok((path, part)),
-        Source::File { path, kind: FileKind::Volume(_), .. } => Ok((path, Box::default())),
-        _ => Err(none()),
+    match Source::parse_with(request.source.as_os_str(), &request.needs) {
+        Ok(Source::Disk { path, part }) => Ok((path, part)),
+        Ok(Source::File { path, kind: FileKind::Volume(_), .. }) => Ok((path, Box::default())),
+        Ok(_) | Err(SourceError::Unknown { .. } | SourceError::NotRead { .. }) => Err(none()),
+        Err(error) => Err(Box::new(error).into()),
     }
 }
 

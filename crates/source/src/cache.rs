@@ -65,7 +65,7 @@ impl CacheSource {
     /// thread that is confined to making a disk cannot do. Later calls keep what the first one took.
     ///
     /// # Errors
-    /// There is none, or it cannot be had.
+    /// There is none, or it cannot be read or fetched.
     pub fn take(&self) -> Result<(), OpenError> {
         if self.opened.get().is_none() {
             let (snapshot, absent) = self.read().map_err(|error| {

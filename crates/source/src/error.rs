@@ -64,7 +64,7 @@ pub enum OpenError {
     /// It is a cache that cannot be used.
     #[error(transparent)]
     Cache(Box<CacheError>),
-    /// It is an image of a registry that cannot be had.
+    /// It is an image of a registry that cannot be pulled.
     #[error(transparent)]
     Registry(Box<PullError>),
     /// The thread that parses it cannot be started.

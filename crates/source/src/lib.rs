@@ -25,6 +25,7 @@ mod foreign;
 pub mod identity;
 pub mod in_use;
 mod kind;
+mod needs;
 mod open;
 mod registry;
 
@@ -53,6 +54,7 @@ pub use foreign::parse;
 pub use inarch_disk::guest::Which;
 pub use inarch_disk::{Key, Keys};
 pub use kind::FileKind;
+pub use needs::DiskNeeds;
 pub use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
 pub use open::{OpenedVolume, open_volume, spool_directory};
@@ -320,60 +322,6 @@ impl Source {
         }
     }
 
-    /// [`Source::parse`] of a disk image in a format, whatever its first bytes look like.
-    ///
-    /// # Errors
-    /// As there, and [`Source::in_format`].
-    pub fn parse_in(text: &OsStr, format: ImageFormat) -> Result<Source, SourceError> {
-        let is_data = |path: &Path| fs::metadata(path).is_ok_and(|is| is.is_file() || is.file_type().is_block_device());
-        let source = match (Source::parse(text), disk::split(text)) {
-            (Err(SourceError::Unknown { path, .. } | SourceError::NotRead { path, .. }), _)
-                if path == Path::new(text) && is_data(&path) =>
-            {
-                Source::Disk { path, part: Box::default() }
-            }
-            (Err(SourceError::NotRead { .. }), Some((path, part))) => Source::Disk { path, part: Box::new(part) },
-            (source, _) => source?,
-        };
-        source.in_format(format)
-    }
-
-    /// Says in which format a disk image and those beside it are, so that their first bytes need not tell it. What libvirt says of
-    /// those beside it stays.
-    ///
-    /// # Errors
-    /// It is no file, so no disk image.
-    pub fn in_format(self, format: ImageFormat) -> Result<Source, SourceError> {
-        match self {
-            Source::Disk { path, mut part } => {
-                part.format = Some(format);
-                part.others.iter_mut().for_each(|disk| disk.format = disk.format.or(Some(format)));
-                Ok(Source::Disk { path, part })
-            }
-            Source::File { path, part, .. } => {
-                let part = DiskPart { format: Some(format), within: part.within, ..DiskPart::default() };
-                Ok(Source::Disk { path, part: Box::new(part) })
-            }
-            other => Err(SourceError::NoFormat { path: other.path().to_owned() }),
-        }
-    }
-
-    /// Names files that a disk image may name: backing files, data files, extents.
-    ///
-    /// # Errors
-    /// It is no disk image.
-    pub fn with(self, files: &[PathBuf]) -> Result<Source, SourceError> {
-        match self {
-            other if files.is_empty() => Ok(other),
-            Source::Disk { path, mut part } => {
-                part.with.extend_from_slice(files);
-                part.others.iter_mut().for_each(|disk| disk.with.extend_from_slice(files));
-                Ok(Source::Disk { path, part })
-            }
-            other => Err(SourceError::NoOthers { path: other.path().to_owned() }),
-        }
-    }
-
     /// The directory `path` of it, which must be a disk image or an archive unless `path` is `/`.
     ///
     /// # Errors
@@ -395,33 +343,6 @@ impl Source {
                 Ok(Source::File { path: file, kind, part })
             }
             other => Err(SourceError::NoDirectory { path: other.path().to_owned() }),
-        }
-    }
-
-    /// Names further disks of the guest whose disk this is.
-    ///
-    /// # Errors
-    /// It is no disk image.
-    pub fn also(self, disks: &[PathBuf]) -> Result<Source, SourceError> {
-        let (path, mut part) = match self {
-            other if disks.is_empty() => return Ok(other),
-            Source::Disk { path, part } => (path, part),
-            Source::File { path, kind: FileKind::Volume(_), .. } => (path, Box::default()),
-            other => return Err(SourceError::NoDisks { path: other.path().to_owned() }),
-        };
-        part.others.extend(disks.iter().map(|path| DiskFile { path: path.clone(), format: None, with: Vec::new() }));
-        Ok(Source::Disk { path, part })
-    }
-
-    /// Names keys for a disk image's encrypted volumes.
-    ///
-    /// # Errors
-    /// It is no disk image.
-    pub fn keys(self, keys: Keys) -> Result<Source, SourceError> {
-        match self {
-            other if keys.is_empty() => Ok(other),
-            Source::Disk { path, part } => Ok(Source::Disk { path, part: Box::new(DiskPart { keys, ..*part }) }),
-            other => Err(SourceError::NoKeys { path: other.path().to_owned() }),
         }
     }
 

@@ -53,7 +53,7 @@ impl RegistrySource {
     /// connections, and perhaps a program that has credentials.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It cannot be fetched.
     pub fn fetch(&self) -> Result<&KeptImage, OpenError> {
         if let Some(fetched) = self.fetched.get() {
             return Ok(fetched);
@@ -86,7 +86,7 @@ impl Source {
     /// Fetches a source that is fetched as a whole, which is an image of a registry, before anything waits for it.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It cannot be fetched.
     pub fn fetch(&self) -> Result<(), OpenError> {
         match self {
             Source::Registry(image) => image.fetch().map(drop),

@@ -72,7 +72,9 @@ fn a_directory_stays_meant_when_the_format_is_said() {
     bytes[257..263].copy_from_slice(b"ustar\0");
     fs::write(&path, bytes).unwrap();
     assert_eq!(within(named()), (false, etc(), None));
-    assert_eq!(within(named().in_format(ImageFormat::Raw).unwrap()), (true, etc(), Some(ImageFormat::Raw)));
+    let needs = DiskNeeds { format: Some(ImageFormat::Raw), ..DiskNeeds::default() };
+    let raw = Source::parse_with(dir.path().join("disk.img:/etc").as_os_str(), &needs).unwrap();
+    assert_eq!(within(raw), (true, etc(), Some(ImageFormat::Raw)));
     // Zeros in the place of a boot loader make no archive of a disk.
     fs::write(&path, vec![0; 70_000]).unwrap();
     assert_eq!(within(named()), (true, etc(), None));

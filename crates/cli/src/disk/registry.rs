@@ -66,9 +66,8 @@ pub struct RegistryArguments {
 /// Reads a registry.
 pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
     let RegistryArguments { source, key, log, format, disk, .. } = arguments;
-    let (with, also, keys) = (disk.with.clone(), disk.also.clone(), disk.keys()?);
-    let (source, key, logs) = (source.clone(), key.clone(), log.clone());
-    let request = RegistryRequest { source, format: format.format, with, also, keys, key, logs };
+    let needs = disk.needs(*format)?;
+    let request = RegistryRequest { source: source.clone(), needs, key: key.clone(), logs: log.clone() };
     if arguments.export {
         return export(&request, arguments.utf8);
     }
