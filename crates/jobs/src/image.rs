@@ -191,12 +191,7 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
     if let Some(program) = compressor(output) {
         let inner = named.or_else(|| format_by_extension(Path::new(output.file_stem().unwrap_or_default())));
         let format = inner.map_or("tar", |format| format.name());
-        return Err(ImageError::Compressed {
-            output: output.clone(),
-            from: request.source.to_string(),
-            format,
-            program,
-        });
+        return Err(ImageError::Compressed { output: output.clone(), format, program });
     }
     named.or_else(|| format_by_extension(output)).ok_or_else(|| match output {
         output if output == Path::new("-") => ImageError::NoFormatOfOutput { known },
@@ -206,7 +201,7 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
 
 /// The program that makes the kind of compressed file that the output's name implies. Inarch writes no such file: that program
 /// compresses a pipe. Inarch also writes no uncompressed file of such a name, because programs would fail to open it.
-fn compressor(output: &Path) -> Option<&'static str> {
+pub fn compressor(output: &Path) -> Option<&'static str> {
     const PROGRAMS: [(&str, &[&str]); 10] = [
         ("gzip", &["gz", "tgz", "taz"]),
         ("zstd", &["zst", "tzst", "zstd"]),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::guest::{Database, Inspection, Mount, Package, Subvolume, inspect};
-use inarch_jobs::shown;
+use inarch_jobs::{shell_word, shown};
 use serde_json::{Value, json};
 
 use super::files::IMAGE_HELP;
@@ -144,17 +144,7 @@ fn words(arguments: &InspectArguments, found: &Inspection) -> String {
     let below =
         below.filter_map(|(mount, volume)| Some((volume.clone()?, place(&mount.directory, mount.subvolume().ok()?)?)));
     words.extend(root.chain(below).flat_map(|(volume, place)| ["-m".to_owned(), format!("{volume}:{place}")]));
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
+    words.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
 fn inspection_json(found: &Inspection) -> Value {

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::guest::{Algorithm, DifferenceRequest, GuestError, diff as compare};
-use inarch_jobs::image::ImageRequest;
-use inarch_jobs::shown;
+use inarch_jobs::image::{ImageRequest, compressor};
+use inarch_jobs::{shell_word, shown};
 use inarch_tree::compare::Aspects;
 use serde_json::json;
 
@@ -207,6 +207,13 @@ pub fn diff(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
 
 /// `inarch disk tar-out`.
 pub fn tar_out(arguments: TarOutArguments) -> anyhow::Result<ExitCode> {
+    if let Some(program) = compressor(&arguments.output) {
+        let (output, word) = (shown(&arguments.output), shell_word(arguments.output.as_os_str()));
+        let word = shown(Path::new(&word));
+        anyhow::bail!(
+            "{output}: tar is written without compression; let a pipe have it, and compress that: - | {program} > {word}"
+        );
+    }
     let source = arguments.image.source()?.beneath(&arguments.path)?;
     let mut request = ImageRequest::new(source, arguments.output);
     request.format = Some("tar".to_owned());

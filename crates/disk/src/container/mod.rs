@@ -66,10 +66,17 @@ impl Container {
         }
     }
 
-    /// The kind of that name. `vpc` is QEMU's name of VHD.
+    /// The name that QEMU and its tools have for it (`qemu-img convert -f`).
+    pub fn qemu_name(self) -> &'static str {
+        match self {
+            Container::Vhd => "vpc",
+            other => other.name(),
+        }
+    }
+
+    /// The kind of that name, ours or QEMU's.
     pub fn by_name(name: &str) -> Option<Container> {
-        let name = if name == "vpc" { "vhd" } else { name };
-        Container::ALL.into_iter().find(|kind| kind.name() == name)
+        Container::ALL.into_iter().find(|kind| [kind.name(), kind.qemu_name()].contains(&name))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Errors of images.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use inarch_block::{ChangeReason, WriteError};
 use inarch_lifecycle::shown;
+use inarch_vm::command::shell_word;
 
 /// Why an image cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +40,14 @@ pub enum ImageError {
     },
     /// Any program can compress a pipe, so this one does not.
     #[error(
-        "{0}: {format} is written without compression; inarch image {from} -o - --format {format} | {program} > {0}",
-        shown(output)
+        "{}: {format} is written without compression; give a pipe to {program} instead: inarch image ... -o - --format {format} | \
+         {program} > {}",
+        shown(output),
+        shown(Path::new(&shell_word(output.as_os_str())))
     )]
     Compressed {
         /// The output.
         output: PathBuf,
-        /// The source.
-        from: String,
         /// The format.
         format: &'static str,
         /// What compresses so.

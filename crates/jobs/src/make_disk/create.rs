@@ -76,7 +76,7 @@ pub fn create(request: &CreateRequest) -> Result<Created, MakeError> {
         _ => {}
     }
     if let Some(kind) = other_container(image).filter(|_| qcow2.is_none()) {
-        let (kind, for_qemu) = (kind.name(), if kind == Container::Vhd { "vpc" } else { kind.name() });
+        let for_qemu = kind.qemu_name();
         let what = format!(
             "its name says {kind}, and disks are created raw or as qcow2; --format raw creates one of this name, \
              'qemu-img create -f {for_qemu} FILE SIZE' a {kind}"

@@ -39,7 +39,7 @@ pub enum MakeError {
     #[error(transparent)]
     Qcow2(#[from] crate::run::AttachError),
     /// It is a qcow2 image that lies on another file, or has its data in one.
-    #[error("{}: it names another file, and is not written to here; 'qemu-img convert -O qcow2' makes an image of it that names none", shown(.0))]
+    #[error("{}: it names another file, and is not written to here; 'qemu-img convert -f qcow2 -O qcow2' makes an image of it that names none", shown(.0))]
     NamesFiles(PathBuf),
     /// The image cannot be read, or its table is damaged.
     #[error("{}: {error}", shown(path))]
@@ -82,7 +82,7 @@ pub enum MakeError {
         tool: &'static str,
         /// The file system.
         format: &'static str,
-        /// Where it is to be had.
+        /// How to get it.
         remedy: String,
     },
     /// The option does not exist for this file system.

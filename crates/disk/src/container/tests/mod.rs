@@ -83,8 +83,7 @@ impl Images {
 
     /// Asserts that an image is read as QEMU reads it: size, content, and which bytes lie in which place of the file.
     fn agrees(&self, name: &str, kind: Container, with: &[&str]) -> Vec<u8> {
-        let format = if kind == Container::Vhd { "vpc" } else { kind.name() };
-        self.run("qemu-img", ["convert", "-f", format, "-O", "raw", name, "as-qemu-reads.raw"]);
+        self.run("qemu-img", ["convert", "-f", kind.qemu_name(), "-O", "raw", name, "as-qemu-reads.raw"]);
         let expected = fs::read(self.path("as-qemu-reads.raw")).unwrap();
         let disk = self.open(name, kind, with).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(disk.size(), expected.len() as u64, "{name}");
@@ -101,7 +100,7 @@ impl Images {
             assert!(bytes == expected[start..end], "{name}: {start}..{end}");
         }
         assert!(read_backing(&*disk, expected.len() as u64, &mut [0]).is_err());
-        let map = self.run("qemu-img", ["map", "--output=json", "-f", format, name]);
+        let map = self.run("qemu-img", ["map", "--output=json", "-f", kind.qemu_name(), name]);
         // QEMU does not tell it of VHDX.
         if kind != Container::Vhdx {
             assert_eq!(lent(&*disk), mapped(&map), "{name}");
