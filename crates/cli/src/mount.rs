@@ -1,4 +1,4 @@
-//! `inarch mount`.
+//! `inarch mount`: mounts a tree on this machine.
 
 mod background;
 mod image;
@@ -55,7 +55,7 @@ pub struct MountArguments {
     #[command(flatten)]
     pub refused: RefusedArguments,
 
-    /// Options as for mount(8): ro, rw, nosuid, nodev; default_permissions and defaults are accepted and always apply
+    /// Options as for mount(8): ro, rw, nosuid, nodev; default_permissions and defaults are accepted, and change nothing
     #[arg(short = 'o', value_name = "OPT[,OPT]", value_delimiter = ',', value_parser = mount_option)]
     pub options: Vec<MountOption>,
 

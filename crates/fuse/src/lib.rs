@@ -10,12 +10,12 @@
 //! use std::path::Path;
 //! use std::sync::Arc;
 //! use inarch_fuse::{Session, SessionOptions};
-//! use inarch_mount::Mount;
+//! use inarch_mount::{FuseAccess, Mount};
 //! use inarch_vfs::{HostDirectory, HostOptions};
 //!
 //! let source = Path::new("/usr/share");
 //! let files = HostDirectory::new(source, HostOptions { read_only: true, ..HostOptions::default() })?;
-//! let (mount, device) = Mount::fuse(Path::new("/mnt"), source, true)?;
+//! let (mount, device) = Mount::fuse(Path::new("/mnt"), source, FuseAccess::Read)?;
 //! Session::new(device, Arc::new(files), SessionOptions::default()).run()?; // until it is unmounted
 //! drop(mount);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use inarch_fuse::{Session, SessionError, SessionOptions};
-use inarch_mount::{Mount, Unmounted};
+use inarch_mount::{FuseAccess, Mount, Unmounted};
 use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
 use inarch_vfs::{ImageFile, ImageName};
 use vm_memory::{Bytes, VolatileSlice};
@@ -97,7 +97,7 @@ fn rig(on_file: bool) -> Option<Rig> {
         println!("skipped: {}: there is no /dev/fuse", thread::current().name().unwrap_or("a test"));
         return None;
     }
-    let (mount, device) = Mount::fuse(&point, std::path::Path::new("test"), false).unwrap();
+    let (mount, device) = Mount::fuse(&point, std::path::Path::new("test"), FuseAccess::Change).unwrap();
     let (pending, stop) = (Arc::new(Pending::new()), StopHandle::new().unwrap());
     let stopped = stop.clone();
     let files = ImageFile::new(Arc::clone(&pending), name, false, move || stopped.is_stopped());

@@ -29,12 +29,13 @@ use inarch_lifecycle::confinement::Sandbox;
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::mounted::Mounted;
 use inarch_lifecycle::{Events, LifecycleError, descriptors, shown};
-use inarch_mount::MountError;
+use inarch_mount::{FuseAccess, MountError};
 use inarch_source::Source;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
 pub use remote::Remote;
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::geteuid;
 pub use unmount::{UnmountRequest, mounted, unmount};
 
 use archive::GuardedArchive;
@@ -165,6 +166,17 @@ impl MountRequest {
         self.changes.unwrap_or(Changes::Host)
     }
 
+    /// What the mount lets its users do. Whoever can read an image, or an archive, reads everything in it. Users whom root's mount lets in
+    /// may not have been able to.
+    fn access(&self) -> FuseAccess {
+        let is_directory = matches!(self.source, Source::Directory(_));
+        match self.writes {
+            MountWrites::Refused if is_directory || geteuid().is_root() => FuseAccess::Read,
+            MountWrites::Refused => FuseAccess::ReadAll,
+            MountWrites::Through | MountWrites::Over(_) => FuseAccess::Change,
+        }
+    }
+
     /// Whether each access is recorded together with its process.
     fn records_processes(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.level == RecordLevel::Process)
@@ -270,8 +282,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
         }
         Prepared::Remote(remote) => {
             drop(place);
-            let read_only = request.writes == MountWrites::Refused;
-            let (mount, device, guard) = Guard::of_fuse(&point, &source, read_only, Guarded::Mount)?;
+            let (mount, device, guard) = Guard::of_fuse(&point, &source, request.access(), Guarded::Mount)?;
             let mounted = Mounted::served(mount, &duty.stop, move || remote.serve(device));
             let (confined, by) = (String::new(), By::Remote);
             (Serving { mounted, guard, confined, record: None, upper: None, archive: None, by }, None)

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_mount::{self as mount, Loop, LoopId, Mount, MountError, MountId, Unmounted};
+use inarch_mount::{self as mount, FuseAccess, Loop, LoopId, Mount, MountError, MountId, Unmounted};
 
 use super::LifecycleError;
 use crate::path_error::PathError;
@@ -97,11 +97,11 @@ impl Guard {
     pub fn of_fuse(
         point: &Path,
         source: &Path,
-        read_only: bool,
+        access: FuseAccess,
         kind: Guarded,
     ) -> Result<(Mount, OwnedFd, Guard), LifecycleError> {
         let before = Guard::start(point, &[FUSE_TO_COME.as_ref(), kind.word().as_ref(), point.as_os_str()])?;
-        let mounted = Mount::fuse(point, source, read_only);
+        let mounted = Mount::fuse(point, source, access);
         let guarded = mounted.map_err(LifecycleError::from).and_then(|(mount, device)| {
             let guard = Guard::of_mount(mount.point(), &mount.id(), kind, None)?;
             Ok((mount, device, guard))

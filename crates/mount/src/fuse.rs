@@ -17,19 +17,44 @@ use super::{DEVICE, Entry, Mount, MountError, MountId, helper, table};
 const TYPE: &str = "fuse.inarch";
 pub(super) const SUBTYPE: &str = "inarch";
 
+/// What a FUSE mount lets its users do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FuseAccess {
+    /// Read and change what the permissions of its files let them.
+    Change,
+    /// Read what the permissions of its files let them.
+    Read,
+    /// Only the user who mounts it gets in, and reads everything, whatever the permissions are. For what that user may read anyway, such as
+    /// a disk image of theirs with the files of others. The session must not ask the kernel to enforce access control lists: that
+    /// would have it check permissions too.
+    ReadAll,
+}
+
+impl FuseAccess {
+    /// Whether nothing can be changed in the mount.
+    pub(super) fn is_read_only(self) -> bool {
+        self != FuseAccess::Change
+    }
+
+    /// Whether the kernel checks the permissions of files (`default_permissions`).
+    pub(super) fn checks_permissions(self) -> bool {
+        self != FuseAccess::ReadAll
+    }
+}
+
 impl Mount {
     /// Mounts on `point`, an absolute path of a directory or regular file; the mounted root has the same type.
     /// Returns the descriptor for a session to serve; until then every access to the mount point waits. Mount tables
     /// show `source`.
-    pub fn fuse(point: &Path, source: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
+    pub fn fuse(point: &Path, source: &Path, access: FuseAccess) -> Result<(Mount, OwnedFd), MountError> {
         let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
         let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_dir() && !metadata.is_file() {
             return Err(refuse(format!("it is {}, not a file or directory", kind(&metadata))));
         }
-        let fd = match mount_directly(point, source, &metadata, read_only) {
+        let fd = match mount_directly(point, source, &metadata, access) {
             Err(MountError::Refused { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
-                helper::mount(point, source, read_only)?
+                helper::mount(point, source, access)?
             }
             result => result?,
         };
@@ -60,12 +85,13 @@ impl Entry {
 }
 
 /// Mounts by mount(2), which takes `CAP_SYS_ADMIN`.
-fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
+fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, access: FuseAccess) -> Result<OwnedFd, MountError> {
     let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| MountError::Device(errno.into()))?;
-    // Others than us have access as the file's permissions say, which the kernel checks.
+    // Where permissions are not checked, nobody but us may get in.
+    let checks = if access.checks_permissions() { ",allow_other,default_permissions" } else { "" };
     let options = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
+        "fd={},rootmode={:o},user_id={},group_id={}{checks}",
         device.as_raw_fd(),
         metadata.mode() & 0o170_000,
         rustix::process::geteuid().as_raw(),
@@ -73,7 +99,7 @@ fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, read_only: b
     );
     let options = CString::new(options).map_err(|error| MountError::Device(error.into()))?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
-    if read_only {
+    if access.is_read_only() {
         flags |= MountFlags::RDONLY;
     }
     rustix::mount::mount(source, point, TYPE, flags, Some(&*options))

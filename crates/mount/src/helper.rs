@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::MountError;
-use super::fuse::SUBTYPE;
+use super::fuse::{FuseAccess, SUBTYPE};
 
 const PROGRAM: &str = "fusermount3";
 
@@ -24,10 +24,12 @@ const BUSY: &str = "Device or resource busy";
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
 /// Mounts on `point`; returns the descriptor to serve.
-pub fn mount(point: &Path, source: &Path, read_only: bool) -> Result<OwnedFd, MountError> {
+pub fn mount(point: &Path, source: &Path, access: FuseAccess) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
-    let access = if read_only { ",ro" } else { "" };
-    let mut options = OsString::from(format!("subtype={SUBTYPE},nosuid,nodev,default_permissions{access},fsname="));
+    let read_only = if access.is_read_only() { ",ro" } else { "" };
+    // Without `allow_other`, this user alone gets in.
+    let checks = if access.checks_permissions() { ",default_permissions" } else { "" };
+    let mut options = OsString::from(format!("subtype={SUBTYPE},nosuid,nodev{checks}{read_only},fsname="));
     options.push(escaped(source));
     let mut command = Command::new(PROGRAM);
     // The socket is its standard input, so that no descriptor needs to survive the exec by another way.

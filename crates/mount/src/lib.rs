@@ -39,7 +39,7 @@ use std::time::Duration;
 
 pub use attributes::set_attributes;
 pub use detached::{Detached, Layers, Refusal};
-pub use fuse::orphan_at;
+pub use fuse::{FuseAccess, orphan_at};
 pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use lease::Lease;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::support::mounted::{Scene, Server, is_mounted, unmount};
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+use crate::support::{INARCH, assert_one_line, assert_status, copy_command, host, inarch, scratch, stderr, stdout};
 
 const DIRECTORIES: usize = 200;
 const FILES: usize = 200;
@@ -146,4 +146,40 @@ fn damage_to_the_whole_image_is_refused_before_it_is_mounted() {
     fs::write(&image, &whole[..whole.len() / 2]).unwrap();
     assert_one_line(&mount(&[]), &["cut off"]);
     assert!(!is_mounted(scene.path()));
+}
+
+/// Whoever may read an image can read everything in it by `disk cat`, too.
+#[test]
+fn a_user_reads_all_of_an_image_whatever_its_permissions_say() {
+    if !Path::new("/usr/bin/fusermount3").exists() || !rustix::process::geteuid().is_root() {
+        let test = "a_user_reads_all_of_an_image_whatever_its_permissions_say";
+        return println!("skipped: {test}: that takes fusermount3, and root to be several users");
+    }
+    let scene = Scene::new();
+    copy_command(&scene.path().join("inarch"));
+    let made = scene.shell(
+        "mkdir -p guest/home/alice && echo diary > guest/home/alice/notes && chmod 600 guest/home/alice/notes
+         chmod 700 guest/home/alice && setfacl -m u:7:r guest/home/alice/notes && chown -R 1000:1000 guest/home/alice
+         mke2fs -q -t ext4 -d guest guest.ext4 16M && tar -C guest -cf guest.tar . && chmod 644 guest.ext4 guest.tar
+         mkdir -m 777 log && chmod 777 . point",
+    );
+    assert_status(&made, 0);
+    for image in ["guest.ext4", "guest.tar"] {
+        let used = scene.shell(&format!(
+            "as() {{ setpriv --reuid $1 --regid $1 --clear-groups sh -c \"$2\"; }}
+             as 65534 './inarch mount -qb {image} point --log log/{image}' || exit
+             as 65534 'cd point/home/alice && test -r notes && cat notes && stat -c %u:%g:%a . && stat -c %u:%g notes
+                 echo x 2>/dev/null > notes; echo $?'
+             for user in 65533 0; do as $user 'ls point' 2>/dev/null; echo $?; done
+             as 65534 './inarch umount point'"
+        ));
+        assert_status(&used, 0);
+        assert_eq!(stdout(&used), "diary\n1000:1000:700\n1000:1000\n2\n2\n2\n", "{image}: {}", stderr(&used));
+        // Root's mount lets others in, as permissions say.
+        let used = scene.shell(&format!(
+            "./inarch mount -qb {image} point --log root.log && cat point/home/alice/notes
+             setpriv --reuid 65534 --regid 65534 --clear-groups ls point/home/alice 2>/dev/null; echo $?; ./inarch umount point"
+        ));
+        assert_eq!(stdout(&used), "diary\n2\n", "{image}: {}", stderr(&used));
+    }
 }

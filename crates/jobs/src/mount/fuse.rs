@@ -9,7 +9,7 @@ use inarch_lifecycle::confinement::{Access, Confinement, Grants, Work};
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::mounted::Mounted;
 use inarch_lifecycle::shown;
-use inarch_mount::DEVICE;
+use inarch_mount::{DEVICE, FuseAccess};
 use inarch_source::identity::{files_identity, image_identity};
 use inarch_source::{Opened, OpenedVolume, Source};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Tell, VolumeFiles};
@@ -71,8 +71,7 @@ impl Prepared {
         (point, source): (&Path, &Path),
         duty: &Duty,
     ) -> Result<Serving, JobError> {
-        let read_only = request.writes == MountWrites::Refused;
-        let (mount, device, guard) = Guard::of_fuse(point, source, read_only, Guarded::Mount)?;
+        let (mount, device, guard) = Guard::of_fuse(point, source, request.access(), Guarded::Mount)?;
         let session = Session::new(device, self.layer, session_options(request));
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let events = duty.events.clone();
@@ -189,7 +188,7 @@ fn session_options(request: &MountRequest) -> SessionOptions {
         readdirplus: if request.record.is_some() { ReadDirPlus::Never } else { ReadDirPlus::Auto },
         exclusive: alone,
         cache_symlinks: alone && !request.records_processes(),
-        posix_acl: true,
+        posix_acl: request.access() != FuseAccess::ReadAll,
         kill_privileges: true,
         locks: request.locks,
         flush: request.locks,

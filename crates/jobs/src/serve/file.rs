@@ -13,14 +13,14 @@ use inarch_lifecycle::descriptors;
 use inarch_lifecycle::guard::{Guard, Guarded, remove_empty_file};
 use inarch_lifecycle::mounted::Mounted;
 use inarch_lifecycle::shown;
-use inarch_mount::{MountError, Unmounted};
+use inarch_mount::{FuseAccess, MountError, Unmounted};
 use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::command::shell_word;
 use inarch_vm::machine::raw_file_arguments;
 
 use super::ServedTree;
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent};
+use super::service::{Duty, Service, ServiceEvent, ServiceReport};
 use crate::JobError;
 
 /// The image's name where a directory is the mount point.
@@ -55,7 +55,7 @@ pub fn start(request: FileRequest, events: Events<ServiceEvent>) -> Result<Servi
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }
 
-fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
+fn serve(request: &FileRequest, duty: &Duty) -> Result<ServiceReport, JobError> {
     descriptors::make_room();
     let path = resolve(&request.target)?;
     let is_source = request.tree.source.path().canonicalize().is_ok_and(|source| source == path);
@@ -69,7 +69,8 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let usage = usage(request, &point.image())?;
     let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
     let tree = &request.tree;
-    let (mount, device, mut guard) = Guard::of_fuse(&point.path, tree.source.path(), tree.read_only(), kind)?;
+    let access = if tree.read_only() { FuseAccess::Read } else { FuseAccess::Change };
+    let (mount, device, mut guard) = Guard::of_fuse(&point.path, tree.source.path(), access, kind)?;
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
@@ -83,14 +84,14 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     // Requests that wait for the device need not wait any more.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);
-    making.finish(duty)?;
+    let report = making.finish(duty)?;
     if unmounted? == Unmounted::InUse {
         duty.note(format_args!(
             "{} was in use: programs that have it open get errors from now on",
             shown(&point.image())
         ));
     }
-    Ok(())
+    Ok(report)
 }
 
 /// The path without symlinks, as mount tables show it; the last component need not exist.

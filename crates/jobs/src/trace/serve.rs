@@ -18,7 +18,7 @@ use inarch_lifecycle::PathError;
 use inarch_lifecycle::confinement::{Access, Confinement, Grants};
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::scratch::Scratch;
-use inarch_mount::{DEVICE, Detached, Mount};
+use inarch_mount::{DEVICE, Detached, FuseAccess, Mount};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -208,7 +208,7 @@ impl View {
             return Ok((View::Detached(mount), device));
         }
         let directory = Scratch::within(&std::env::temp_dir())?;
-        let (mount, device, guard) = Guard::of_fuse(directory.path(), source, false, Guarded::Mount)?;
+        let (mount, device, guard) = Guard::of_fuse(directory.path(), source, FuseAccess::Change, Guarded::Mount)?;
         Ok((View::Attached { mount, guard, directory }, device))
     }
 
