@@ -123,7 +123,7 @@ impl VolumeFiles {
             device: makedev(of.device.0, of.device.1),
             size: of.size,
             blocks: of.allocated.div_ceil(512),
-            block_size: self.volume.statistics().block_size,
+            block_size: self.volume.statistics_at(node).block_size,
             atime: of.atime.unwrap_or(of.mtime),
             mtime: of.mtime,
             ctime: of.ctime,
@@ -349,8 +349,8 @@ impl FileSystem for VolumeFiles {
     // Changes get `EROFS` instead of `ENOSYS`.
     read_only! {}
 
-    fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {
-        let of = self.volume.statistics();
+    fn statistics(&self, _: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {
+        let of = self.volume.statistics_at(self.node(node)?);
         Ok(Statistics {
             block_size: of.block_size,
             blocks: of.blocks,

@@ -299,6 +299,10 @@ impl Volume for Composite {
         })
     }
 
+    fn statistics_at(&self, node: Node) -> Statistics {
+        self.inner(node).map_or_else(|_| self.statistics(), |(_, mounted, inner)| mounted.volume.statistics_at(inner))
+    }
+
     fn notes(&self) -> Vec<String> {
         let of_volumes = self.volumes.iter().flat_map(|mounted| mounted.volume.notes());
         self.notes.iter().cloned().chain(of_volumes).collect()

@@ -204,6 +204,11 @@ pub trait Volume: Send + Sync {
     /// The file system's numbers.
     fn statistics(&self) -> Statistics;
 
+    /// The numbers of the file system that `node` is in: those of this one, unless it consists of several.
+    fn statistics_at(&self, _: Node) -> Statistics {
+        self.statistics()
+    }
+
     /// Notes from opening the volume that are not damage of a single file, a line each.
     fn notes(&self) -> Vec<String> {
         Vec::new()

@@ -53,6 +53,16 @@ fn each_file_has_a_number_of_its_own() {
 }
 
 #[test]
+fn each_file_has_the_numbers_of_its_own_file_system() {
+    let guest = guest();
+    let inodes =
+        |path: &str| guest.statistics_at(resolve(&guest, path.as_bytes(), Last::Followed).unwrap().unwrap()).inodes;
+    // Each root is counted.
+    assert_eq!(["/", "file", "boot", "boot/vmlinuz", "boot/efi/EFI", "home/user"].map(inodes), [6, 6, 3, 3, 3, 3]);
+    assert_eq!(guest.statistics().inodes, 6 + 3 * 3);
+}
+
+#[test]
 fn a_walk_goes_through_all_volumes() {
     let guest = guest();
     let walked = Parse::new().run(|parsing| walk(parsing, &guest, &mut |_| {}), || {}).unwrap().unwrap();
