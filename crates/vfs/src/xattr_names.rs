@@ -8,6 +8,11 @@ pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// The ACL that files get which are made in the directory.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
+/// Whether it is an ACL's name.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_ACL || name == DEFAULT_ACL
+}
+
 /// The prefix of those whose reading needs read permission on the file. All others can be read by everybody or by
 /// root only (`xattr_permission` of Linux's fs/xattr.c). A client's kernel reads ACLs in the name of whichever caller
 /// it checks.

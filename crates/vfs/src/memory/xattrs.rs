@@ -7,7 +7,7 @@ use super::acl::Acl;
 use super::inode::{Inode, NAME_SPACE};
 use super::{MemoryFiles, read, write};
 use crate::NodeId;
-use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
+use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL, is_acl};
 
 /// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
 const NAME_MAX: usize = 255;
@@ -21,7 +21,7 @@ fn check(name: &[u8]) -> Result<(), Errno> {
         return Err(Errno::RANGE);
     }
     let has_space = SPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
-    if has_space || is_list(name) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    if has_space || is_acl(name) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
 fn space_of(name: &[u8], value: &[u8]) -> u64 {
@@ -65,7 +65,7 @@ impl MemoryFiles {
         if !is_there && all + name.len() + 1 > SIZE_MAX {
             return Err(Errno::NOSPC);
         }
-        let list = if is_list(name) { implied(inode, name, value)? } else { Implied { mode: None, is_kept: true } };
+        let list = if is_acl(name) { implied(inode, name, value)? } else { Implied { mode: None, is_kept: true } };
         if list.is_kept {
             // First, for it may fail: without the list, the bits of its mask would be the group's.
             self.space.take(space_of(name, value))?;
@@ -90,7 +90,7 @@ impl MemoryFiles {
         let inode = inodes.get_mut(node)?;
         if !inode.xattrs.contains_key(name) {
             // An ACL that says no more than the permission bits is not stored.
-            return if is_list(name) { Ok(()) } else { Err(Errno::NODATA) };
+            return if is_acl(name) { Ok(()) } else { Err(Errno::NODATA) };
         }
         self.drop_xattr(inode, name);
         inode.touch(false);
@@ -102,10 +102,6 @@ impl MemoryFiles {
             self.space.give_back(space_of(name, &value));
         }
     }
-}
-
-fn is_list(name: &[u8]) -> bool {
-    name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
 /// What an ACL implies.

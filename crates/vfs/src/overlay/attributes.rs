@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{ME, Overlay, hold, is_own};
 use crate::host::Permissions;
-use crate::xattr_names::{ACCESS_ACL, DEFAULT_ACL};
+use crate::xattr_names::{ACCESS_ACL, is_acl};
 use crate::{Attributes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTime};
 
 /// An extended attribute, or `None` if it is absent or not supported.
@@ -37,7 +37,7 @@ pub(super) fn copy_attributes(
         let value = lower.get_xattr(&ME, node, name)?;
         match upper.set_xattr(&ME, made.node, name, &value, 0, false) {
             // An ordinary user's overlay does without other attributes that it may not set.
-            Err(Errno::OPNOTSUPP | Errno::PERM) if name != ACCESS_ACL && name != DEFAULT_ACL => {}
+            Err(Errno::OPNOTSUPP | Errno::PERM) if !is_acl(name) => {}
             result => result?,
         }
     }

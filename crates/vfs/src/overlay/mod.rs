@@ -37,7 +37,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use crate::xattr_names::OF_USERS;
+use crate::xattr_names::{OF_USERS, is_acl};
 use crate::{
     Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
     OpenHandle, SetAttributes, Statistics, WriteKind, hold, not_supported,
@@ -569,7 +569,11 @@ impl FileSystem for Overlay {
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.require_told(context, node)?;
         // A missing attribute is no reason for a copy-up.
-        self.get_xattr(context, node, name)?;
+        match self.get_xattr(context, node, name) {
+            // On Linux, removing an ACL that is not there succeeds (`vfs_remove_acl` in fs/posix_acl.c).
+            Err(Errno::NODATA) if is_acl(name) => return Ok(()),
+            found => drop(found?),
+        }
         let upper = self.bring_up(context, node)?;
         self.upper.remove_xattr(context, upper, name)?;
         self.xattr_changed(node, name);

@@ -97,6 +97,21 @@ fn a_list_that_cannot_be_kept_is_not_dropped() {
 }
 
 #[test]
+fn removing_a_list_that_is_not_there_succeeds_as_on_a_disk() {
+    let scene = Scene::new();
+    let remove = |path: &str, name: &str| scene.overlay.remove_xattr(&ME, scene.node(path), name.as_bytes());
+    for list in [ACCESS_ACL, DEFAULT_ACL] {
+        assert_eq!(remove("d", list), Ok(()), "{list}");
+    }
+    assert_eq!(remove("d", "user.none"), Err(Errno::NODATA));
+    assert!(!scene.upper("d").exists());
+    set(&scene.directory.path().join("lower/d/b"), ACCESS_ACL, &list(4));
+    assert_eq!(remove("d/b", ACCESS_ACL), Ok(()));
+    assert_eq!(get(&scene.upper("d/b"), ACCESS_ACL), None);
+    assert!(scene.upper("d/b").exists());
+}
+
+#[test]
 fn a_copy_is_durable_before_it_hides_its_original() {
     let Scene { directory, .. } = Scene::new();
     let calls = Arc::new(Mutex::new(Vec::new()));
