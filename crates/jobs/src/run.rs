@@ -65,8 +65,8 @@ use inarch_vm::uml;
 use crate::JobError;
 pub use crate::device::DiskReport;
 pub use asked_caches::AskedCaches;
-use attached::OpenDisk;
 pub use attached::{AttachError, AttachedDisk, FileId};
+use attached::{OpenDisk, Purpose};
 pub(crate) use attached::{Part, Qcow2Image};
 use attempt::Guest;
 use choice::Choice;
@@ -191,8 +191,8 @@ pub fn fall_back_is_news() -> bool {
     guest::verdicts().tell_once()
 }
 
-/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing, and opens no source. Assumes
-/// that a tree to be unpacked fits into the guest's memory.
+/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing, and opens no source. Of the disks that QEMU opens
+/// itself, it reads the heads, and locks none. Assumes that a tree to be unpacked fits into the guest's memory.
 pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String, JobError> {
     let job = Job::new(request, None, Look::Nowhere, events)?;
     let guest = job.guest()?;
@@ -253,10 +253,11 @@ impl<'a> Job<'a> {
             kept.take(&mut trees.disks)?;
         }
         let open_files = descriptors::take_limit();
-        let open = |(at, disk)| OpenDisk::open(disk, &request.with, at + 1).map_err(RunError::from);
+        let purpose = if look == Look::Nowhere { Purpose::Look } else { Purpose::Use };
+        let open = |(at, disk)| OpenDisk::open(disk, &request.with, at + 1, purpose).map_err(RunError::from);
         let attached = request.disks.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         if request.vmm == Vmm::Uml {
-            attached.iter().try_for_each(OpenDisk::take_for_serving).map_err(RunError::from)?;
+            attached.iter().try_for_each(|disk| disk.take_for_serving(purpose)).map_err(RunError::from)?;
         }
         Ok(Job {
             request,

@@ -122,4 +122,13 @@ fn a_dry_run_prints_the_machine_and_starts_nothing() {
     for part in ["fd=", "/proc/self/fd"] {
         assert!(!line.contains(part), "'{part}' is in {line}");
     }
+    // Nor does it take a disk from those who use it.
+    let image = live.path().join("disk.img");
+    let used = fs::File::create(&image).unwrap();
+    used.set_len(1 << 20).unwrap();
+    rustix::fs::flock(&used, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let disk = format!("{},format=raw", image.display());
+    let line = stdout(&inarch(["run", "--dry-run", "--accel=tcg", "--disk", &disk, "--", "true"]));
+    assert!(line.contains(image.to_str().unwrap()), "{line}");
+    assert_one_line(&inarch(["run", "--accel=tcg", "--disk", &disk, "--", "true"]), &["disk.img", "uses it"]);
 }

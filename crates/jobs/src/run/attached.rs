@@ -22,6 +22,7 @@ use inarch_disk::container::{QcowNames, Reference, qcow2_names, recognise};
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::shown;
 use inarch_source::{Container, ContainerError, ImageFormat, OpenError, parse};
+use inarch_vm::command::shell_word;
 use inarch_vm::image_disk::{self, ImageDisk, ImageFile};
 use inarch_vm::machine::Endpoint;
 use rustix::fs::{FlockOperation, flock};
@@ -134,8 +135,8 @@ pub enum AttachError {
     },
     /// Only QEMU opens containers.
     #[error(
-        "{}: a guest of User-Mode Linux gets raw images only; leave out what asks for it, or 'qemu-img convert -O raw {} NEW.img' \
-         makes one of it",
+        "{}: a guest of User-Mode Linux gets raw images only; leave out what asks for it, or 'qemu-img convert -f qcow2 -O raw {} \
+         NEW.img' makes one of it",
         shown(path),
         shown(path)
     )]
@@ -157,7 +158,11 @@ pub enum AttachError {
 fn conversion(path: &Path, kind: Container) -> String {
     match kind {
         Container::Qcow2 => String::new(),
-        _ => format!("; 'qemu-img convert -O qcow2 {} NEW.qcow2' makes one of it", shown(path)),
+        _ => format!(
+            "; 'qemu-img convert -f {} -O qcow2 {} NEW.qcow2' makes one of it",
+            kind.qemu_name(),
+            shown(Path::new(&shell_word(path.as_os_str())))
+        ),
     }
 }
 
@@ -167,7 +172,7 @@ impl AttachedDisk {
     /// # Errors
     /// It is no disk image, its format is not known, or somebody else uses it.
     pub(crate) fn settled(&self) -> Result<(AttachedDisk, ImageFormat), AttachError> {
-        let image = self.open_file()?;
+        let image = self.open_file(Purpose::Use)?;
         let seen = FileId::of(&image.file).map_err(|error| PathError::new(&self.path, "cannot be looked at", error))?;
         let format = match decide(&image, self.format)? {
             image_disk::ImageFormat::Raw => ImageFormat::Raw,
@@ -178,14 +183,23 @@ impl AttachedDisk {
 
     /// Opens and locks the file. If a file was seen at the path before, it must be the same one: another user who can write to the directory could
     /// have replaced it.
-    fn open_file(&self) -> Result<OpenFile, AttachError> {
-        let open = open(&self.path, self.read_only)?;
+    fn open_file(&self, purpose: Purpose) -> Result<OpenFile, AttachError> {
+        let open = open(&self.path, self.read_only, purpose)?;
         let is = FileId::of(&open.file).map_err(|error| PathError::new(&self.path, "cannot be looked at", error))?;
         if self.seen.is_some_and(|seen| seen != is) {
             return Err(AttachError::Exchanged { path: self.path.clone() });
         }
         Ok(open)
     }
+}
+
+/// What a disk's files are opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// For a guest. They are locked.
+    Use,
+    /// For a command line that people read. Others may use them meanwhile.
+    Look,
 }
 
 /// A file that is open, and what it is in an image.
@@ -204,7 +218,7 @@ struct OpenImage {
     data: Option<OpenFile>,
 }
 
-/// A disk whose files are open and locked.
+/// A disk whose files are open, and locked unless they are only looked at.
 #[derive(Debug)]
 pub(super) struct OpenDisk {
     /// By which the guest finds it.
@@ -217,9 +231,14 @@ pub(super) struct OpenDisk {
 
 impl OpenDisk {
     /// Opens the `ordinal`th disk of a guest, from 1. `with` are the files that images may name.
-    pub fn open(disk: &AttachedDisk, with: &[PathBuf], ordinal: usize) -> Result<OpenDisk, AttachError> {
+    pub fn open(
+        disk: &AttachedDisk,
+        with: &[PathBuf],
+        ordinal: usize,
+        purpose: Purpose,
+    ) -> Result<OpenDisk, AttachError> {
         let AttachedDisk { path, read_only, format, sector, .. } = disk;
-        let image = disk.open_file()?;
+        let image = disk.open_file(purpose)?;
         let mut left: Vec<PathBuf> = with.to_vec();
         let format = decide(&image, *format)?;
         let mut chain = vec![OpenImage { image, format, data: None }];
@@ -229,7 +248,9 @@ impl OpenDisk {
             let names = look(&top.image, |parsing, file| qcow2_names(parsing, file))?;
             let names = names.map_err(|error| AttachError::Image { path: top.image.path.clone(), error })?;
             let is_top = chain.len() == 1;
-            let Some(next) = add_named(chain.last_mut(), names, &mut left, *read_only || !is_top)? else { break };
+            let Some(next) = add_named(chain.last_mut(), names, &mut left, (*read_only || !is_top, purpose))? else {
+                break;
+            };
             if chain.len() == MAX_CHAIN {
                 let error = ContainerError::TooLong;
                 return Err(AttachError::Image { path: path.clone(), error });
@@ -273,7 +294,7 @@ fn add_named(
     top: Option<&mut OpenImage>,
     names: QcowNames,
     left: &mut Vec<PathBuf>,
-    read_only: bool,
+    (read_only, purpose): (bool, Purpose),
 ) -> Result<Option<OpenImage>, AttachError> {
     let Some(top) = top else { return Ok(None) };
     let path = &top.image.path;
@@ -292,13 +313,14 @@ fn add_named(
         (_, Some(b"qcow2")) => image_disk::ImageFormat::Qcow2,
         _ => return Err(AttachError::BackingFormat { path: path.clone() }),
     };
-    top.data = data.map(|data| open(&data, read_only)).transpose()?;
-    let below = backing.map(|backing| open(&backing, true)).transpose()?;
+    top.data = data.map(|data| open(&data, read_only, purpose)).transpose()?;
+    let below = backing.map(|backing| open(&backing, true, purpose)).transpose()?;
     Ok(below.map(|image| OpenImage { image, format, data: None }))
 }
 
-/// Opens and locks a regular file or a block device.
-fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
+/// Opens a regular file or a block device; locks it unless it is only looked at.
+fn open(path: &Path, read_only: bool, purpose: Purpose) -> Result<OpenFile, AttachError> {
+    let read_only = read_only || purpose == Purpose::Look;
     let fail = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied if !read_only => PathError::new(path, "cannot open it for writing", error),
         _ => PathError::new(path, "cannot open it", error),
@@ -320,16 +342,19 @@ fn open(path: &Path, read_only: bool) -> Result<OpenFile, AttachError> {
     if (is.is_file(), is.is_block_device()) != (kind.is_file(), kind.is_block_device()) {
         return Err(AttachError::Exchanged { path: path.to_owned() });
     }
+    let open = OpenFile { path: path.to_owned(), file, is_device: kind.is_block_device() };
+    if purpose == Purpose::Look {
+        return Ok(open);
+    }
     let lock = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    match flock(&file, lock) {
-        Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => {}
-        Err(Errno::WOULDBLOCK) => return Err(in_use()),
-        Err(error) => return Err(PathError::new(path, "cannot be locked", error).into()),
+    match flock(&open.file, lock) {
+        Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK) => Ok(open),
+        Err(Errno::WOULDBLOCK) => Err(in_use()),
+        Err(error) => Err(PathError::new(path, "cannot be locked", error).into()),
     }
-    Ok(OpenFile { path: path.to_owned(), file, is_device: kind.is_block_device() })
 }
 
 /// Has a confined thread look at a file.

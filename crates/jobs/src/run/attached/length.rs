@@ -9,13 +9,13 @@ use inarch_vm::image_disk;
 use rustix::io::Errno;
 
 use super::qcow2::Qcow2Image;
-use super::{AttachError, AttachedDisk, OpenDisk};
+use super::{AttachError, AttachedDisk, OpenDisk, Purpose};
 
 impl AttachedDisk {
     /// Makes an image at least `bytes` long. `with` are the files that it may name: no others are opened.
     pub(crate) fn lengthen(&self, with: &[PathBuf], bytes: u64) -> Result<(), AttachError> {
         let fail = |error| PathError::new(&self.path, "cannot be made longer", error);
-        let open = OpenDisk::open(self, with, 1)?;
+        let open = OpenDisk::open(self, with, 1, Purpose::Use)?;
         let Some(top) = open.chain.first() else { return Ok(()) };
         if top.format == image_disk::ImageFormat::Qcow2 {
             return Ok(Qcow2Image::lengthen(&open, bytes).map_err(fail)?);
@@ -35,7 +35,7 @@ impl AttachedDisk {
     /// Makes a raw image file shorter after its file system was shrunk. A file that is no longer `before` bytes long stays as it is.
     pub(crate) fn shorten(&self, before: u64, bytes: u64) -> Result<(), AttachError> {
         let fail = |error| PathError::new(&self.path, "cannot be made shorter", error);
-        let open = OpenDisk::open(self, &[], 1)?;
+        let open = OpenDisk::open(self, &[], 1, Purpose::Use)?;
         let Some(top) = open.chain.first().filter(|top| !top.image.is_device) else { return Ok(()) };
         let file = &top.image.file;
         if file.metadata().map_err(fail)?.len() != before {

@@ -12,7 +12,7 @@ use inarch_lifecycle::PathError;
 use inarch_vm::image_disk;
 use serde_json::{Value, json};
 
-use super::{AttachError, AttachedDisk, OpenDisk};
+use super::{AttachError, AttachedDisk, OpenDisk, Purpose};
 
 /// Bytes that one line of the tool's map has at most; an entry has about 130.
 const LONGEST_LINE: u64 = 4096;
@@ -40,7 +40,7 @@ impl Qcow2Image {
         run(Command::new("qemu-img").arg("--version"))
             .map_err(|error| PathError::new(path, "cannot be written to", error))?;
         let wanted = AttachedDisk { path: path.to_owned(), read_only: false, format: None, sector: None, seen: None };
-        let disk = OpenDisk::open(&wanted, &[], 1)?;
+        let disk = OpenDisk::open(&wanted, &[], 1, Purpose::Use)?;
         match disk.chain.first() {
             Some(top) if top.format == image_disk::ImageFormat::Qcow2 => Ok(Qcow2Image { disk }),
             _ => Err(AttachError::NoQcow2 { path: path.to_owned(), why: "it was one a moment ago" }),

@@ -22,7 +22,7 @@ use inarch_vm::machine;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-use super::{AttachError, OpenDisk, OpenImage};
+use super::{AttachError, OpenDisk, OpenImage, Purpose};
 use crate::JobError;
 use crate::run::RunError;
 use crate::run::failure::DiskFailure;
@@ -40,9 +40,9 @@ const RESIZE: i64 = 3;
 
 impl OpenDisk {
     /// Refuses an image that is not raw, or that QEMU uses; and keeps QEMU from using it.
-    pub(in crate::run) fn take_for_serving(&self) -> Result<(), AttachError> {
+    pub(in crate::run) fn take_for_serving(&self, purpose: Purpose) -> Result<(), AttachError> {
         let image = self.raw()?;
-        if image.image.is_device {
+        if image.image.is_device || purpose == Purpose::Look {
             return Ok(());
         }
         let locked = lock(&image.image.file, self.read_only);
