@@ -230,7 +230,7 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     }
     let request =
         CompareRequest { run: request, ways, host_ways, runs, page_caches: page_cache.list(), package_caches };
-    let report = compare::compare(&request, &events)?;
+    let report = compare::start(request, events)?.wait()?;
     let native = report.results.iter().find(|one| host && one.way == host::NATIVE);
     if let Some(failure) = native.and_then(|native| native.failure.as_deref()) {
         anyhow::bail!("{failure}");

@@ -8,6 +8,7 @@
 //!
 //! What counts is the whole run, from its start to its end: preparation, boot, command, and the machine's end.
 
+mod handle;
 mod host;
 mod machine;
 mod report;
@@ -26,6 +27,8 @@ use rustix::fs::sync;
 use crate::JobError;
 use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way};
 
+pub use handle::{CompareHandle, CompareStopper, start};
+use handle::{Subject, Turn};
 pub use host::{HostPlace, HostWay};
 pub use machine::Machine;
 pub use report::{Best, CommandAlone, CompareEvent, CompareReport, Measured, Next, OneRun, PackageCaches, PageCache};
@@ -148,17 +151,18 @@ fn empty_page_cache() -> io::Result<()> {
     fs::write(DROP_CACHES, "3")
 }
 
-/// Measures.
-///
-/// # Errors
-/// Nothing can be measured at all: the page cache cannot be emptied, or an output file cannot be made.
-pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Result<CompareReport, JobError> {
+/// Measures, until it is stopped.
+fn measure_all(
+    request: &CompareRequest,
+    turn: &Turn,
+    events: &Events<CompareEvent>,
+) -> Result<CompareReport, JobError> {
     if request.page_caches.contains(&PageCache::Empty) {
         let fail = |error| JobError::path(Path::new(DROP_CACHES), "the page cache cannot be emptied", error);
         empty_page_cache().map_err(fail)?;
     }
     let mut machine = Machine::look();
-    let mut comparing = Comparing { request, events, accel: None, told: HashSet::new() };
+    let mut comparing = Comparing { request, turn, events, accel: None, told: HashSet::new() };
     let mut results: Vec<Measured> = Vec::new();
     for page_cache in &request.page_caches {
         let mut of_state: Vec<_> = request.contenders().map(|one| Measured::new(one, *page_cache)).collect();
@@ -168,13 +172,16 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
             measured.failure = before.and_then(|before| before.failure.clone());
         }
         if request.begins_unmeasured(*page_cache, results.is_empty()) {
-            of_state.iter_mut().filter(|one| one.failure.is_none()).for_each(|measured| comparing.fill(measured));
+            of_state
+                .iter_mut()
+                .filter(|one| one.failure.is_none())
+                .try_for_each(|measured| comparing.fill(measured))?;
         }
         for round in 0..request.runs {
             // Another one begins each round.
             let first = round as usize % of_state.len().max(1);
             of_state.rotate_left(first);
-            of_state.iter_mut().for_each(|measured| comparing.measure(measured, round + 1));
+            of_state.iter_mut().try_for_each(|measured| comparing.measure(measured, round + 1))?;
             of_state.rotate_right(first);
         }
         results.append(&mut of_state);
@@ -188,6 +195,7 @@ pub fn compare(request: &CompareRequest, events: &Events<CompareEvent>) -> Resul
 /// A comparison under way.
 struct Comparing<'a> {
     request: &'a CompareRequest,
+    turn: &'a Turn,
     events: &'a Events<CompareEvent>,
     /// How the guests' instructions ran: kvm, tcg, or uml.
     accel: Option<String>,
@@ -195,38 +203,43 @@ struct Comparing<'a> {
     told: HashSet<String>,
 }
 
+/// Only a stop is an error here; why a way failed is in its results.
 impl Comparing<'_> {
     /// Runs it once without a measurement, so that the page cache has what it reads.
-    fn fill(&mut self, measured: &mut Measured) {
+    fn fill(&mut self, measured: &mut Measured) -> Result<(), JobError> {
         self.events.emit(CompareEvent::Fills { way: measured.name() });
-        let _ = self.run(measured);
+        self.run(measured).map(drop)
     }
 
     /// A measured run.
-    fn measure(&mut self, measured: &mut Measured, round: u32) {
+    fn measure(&mut self, measured: &mut Measured, round: u32) -> Result<(), JobError> {
         if measured.failure.is_some() {
-            return;
+            return Ok(());
         }
         let (way, page_cache, of) = (measured.name(), measured.page_cache, self.request.runs);
         if page_cache == PageCache::Empty
             && let Err(error) = empty_page_cache()
         {
             measured.failure = Some(format!("the page cache cannot be emptied: {error}"));
-            return;
+            return Ok(());
         }
-        if let Some(run) = self.run(measured) {
+        if let Some(run) = self.run(measured)? {
             self.events.emit(CompareEvent::Measured { way, page_cache, round, of, seconds: run.total });
             measured.runs.push(run);
         }
+        Ok(())
     }
 
     /// A run; notes why it failed.
-    fn run(&mut self, measured: &mut Measured) -> Option<OneRun> {
+    fn run(&mut self, measured: &mut Measured) -> Result<Option<OneRun>, JobError> {
         let ran = self.output().and_then(|mut output| {
             let run = match &measured.contender {
                 Contender::Guest(way, caches) => self.in_guest(*way, *caches, &output)?,
-                Contender::Host(host) => host.run(&output, &self.request.run.overlay_dir)?,
+                Contender::Host(host) => host.run(&output, &self.request.run.overlay_dir, self.turn)?,
             };
+            if self.turn.is_stopped() {
+                return Err(JobError::Stopped);
+            }
             if run.status != 0 && self.told.insert(measured.name()) {
                 let said = last_words(&mut output).unwrap_or_default();
                 let (way, status) = (measured.name(), run.status);
@@ -234,7 +247,14 @@ impl Comparing<'_> {
             }
             Ok(run)
         });
-        ran.map_err(|error| measured.failure = Some(error.to_string())).ok()
+        match ran {
+            Err(_) if self.turn.is_stopped() => Err(JobError::Stopped),
+            Err(error) => {
+                measured.failure = Some(error.to_string());
+                Ok(None)
+            }
+            Ok(run) => Ok(Some(run)),
+        }
     }
 
     /// Where a run's output goes.
@@ -259,7 +279,13 @@ impl Comparing<'_> {
             _ => None,
         };
         let request = self.request.by(way, empty.as_ref().map(Scratch::path), output)?;
-        let report = run::start(request, events)?.wait();
+        let running = self.turn.begin(|| {
+            let running = run::start(request, events)?;
+            let subject = Subject::Guest(running.stopper());
+            Ok((running, subject))
+        })?;
+        let report = running.wait();
+        self.turn.end();
         if let Some(accel) = accel.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.accel = Some(accel);
         }

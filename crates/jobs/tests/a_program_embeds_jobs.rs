@@ -1,4 +1,4 @@
-//! A program that is not `inarch` makes an image and mounts it, is told what happens, and stops both.
+//! A program that is not `inarch` makes an image, mounts it and compares commands, is told what happens, and stops each of them.
 //!
 //! It is a program of its own without a harness: its mounts start it again as the process that clears them away.
 
@@ -6,8 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::mpsc;
 
+use inarch_jobs::compare::{self, CompareRequest, HostPlace, HostWay, PageCache};
 use inarch_jobs::image::{self, ImageError, ImageEvent, ImageRequest, Stage};
 use inarch_jobs::mount::{self, By, MountEvent, MountRequest, Via};
+use inarch_jobs::run::{RunRequest, Streams};
 use inarch_jobs::source::Source;
 use inarch_jobs::{Events, JobError, as_child};
 
@@ -20,6 +22,7 @@ fn main() {
     fs::write(directory.path().join("tree/file"), "content").unwrap();
     an_image_is_made(directory.path());
     an_image_is_stopped(directory.path());
+    a_comparison_is_stopped(directory.path());
     if !Path::new("/dev/fuse").exists() {
         println!("skipped: a_mount_is_seen_and_stopped: there is no /dev/fuse");
         return;
@@ -62,6 +65,36 @@ fn an_image_is_stopped(directory: &Path) {
     let stopped = making.wait();
     assert!(matches!(stopped, Err(JobError::Image(ImageError::Stopped))), "{stopped:?}");
     assert!(!directory.join("stopped.tar").exists());
+}
+
+fn a_comparison_is_stopped(directory: &Path) {
+    let streams = Streams {
+        input: None,
+        output: tempfile::tempfile().unwrap().into(),
+        error: tempfile::tempfile().unwrap().into(),
+    };
+    let started = directory.join("started");
+    let script = format!("touch {}; exec sleep 100000", started.display());
+    let way = HostWay {
+        name: "endless".to_owned(),
+        words: ["sh".into(), "-c".into(), script.into()].into(),
+        place: HostPlace::Here,
+    };
+    let request = CompareRequest {
+        run: RunRequest::new(vec!["true".into()], streams),
+        ways: Vec::new(),
+        host_ways: vec![way],
+        runs: 2,
+        page_caches: vec![PageCache::Warm],
+        package_caches: Vec::new(),
+    };
+    let comparing = compare::start(request, Events::ignored()).unwrap();
+    while !started.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    comparing.stop();
+    let stopped = comparing.wait();
+    assert!(matches!(stopped, Err(JobError::Stopped)), "{:?}", stopped.err());
 }
 
 fn a_mount_is_seen_and_stopped(directory: &Path) {

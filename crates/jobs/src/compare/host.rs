@@ -11,7 +11,9 @@ use std::time::Instant;
 use inarch_lifecycle::Events;
 use inarch_source::Source;
 use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::handle::{Subject, Turn};
 use super::report::OneRun;
 use crate::JobError;
 use crate::mount::{self, MountHandle, MountRequest, MountWrites};
@@ -42,7 +44,7 @@ impl HostWay {
     ///
     /// # Errors
     /// It cannot be started, or there can be no mount.
-    pub(super) fn run(&self, output: &File, scratch: &Path) -> Result<OneRun, JobError> {
+    pub(super) fn run(&self, output: &File, scratch: &Path, turn: &Turn) -> Result<OneRun, JobError> {
         let began = Instant::now();
         let place = match self.place {
             HostPlace::Here => None,
@@ -50,7 +52,7 @@ impl HostWay {
         };
         let prepared = began.elapsed();
         let before = cpu_of_children();
-        let status = self.execute(output, place.as_ref())?;
+        let status = self.execute(output, place.as_ref(), turn)?;
         let after = cpu_of_children();
         let command = began.elapsed() - prepared;
         place.map_or(Ok(()), MountedHere::end)?;
@@ -70,7 +72,7 @@ impl HostWay {
         })
     }
 
-    fn execute(&self, output: &File, place: Option<&MountedHere>) -> Result<ExitStatus, JobError> {
+    fn execute(&self, output: &File, place: Option<&MountedHere>, turn: &Turn) -> Result<ExitStatus, JobError> {
         let program = self.words.first().map_or_else(PathBuf::new, PathBuf::from);
         let fail = |error| JobError::path(&program, "cannot be run", error);
         let mut command = Command::new(&program);
@@ -79,7 +81,19 @@ impl HostWay {
         if let Some(place) = place {
             command.current_dir(&place.point.path).env("PWD", &place.point.path);
         }
-        command.status().map_err(fail)
+        let mut child = turn.begin(|| {
+            let mut child = command.spawn().map_err(fail)?;
+            match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+                Ok(process) => Ok((child, Subject::Command(process))),
+                Err(errno) => {
+                    let _ = child.kill().and_then(|()| child.wait());
+                    Err(fail(errno.into()))
+                }
+            }
+        })?;
+        let status = child.wait();
+        turn.end();
+        status.map_err(fail)
     }
 }
 
@@ -175,13 +189,13 @@ mod tests {
         let output = tempfile::NamedTempFile::new().unwrap();
         let scratch = Path::new("/tmp");
         let script = "echo said; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 7";
-        let run = shell(script).run(output.as_file(), scratch).unwrap();
+        let run = shell(script).run(output.as_file(), scratch, &Turn::default()).unwrap();
         assert_eq!((run.status, fs::read_to_string(output.path()).unwrap().as_str()), (7, "said\n"));
         let cpu = run.cpu.unwrap();
         assert!(cpu.user + cpu.system > 0.0 && run.total >= run.command, "{run:?}");
-        assert_eq!(shell("kill -9 $$").run(output.as_file(), scratch).unwrap().status, 137);
+        assert_eq!(shell("kill -9 $$").run(output.as_file(), scratch, &Turn::default()).unwrap().status, 137);
         let missing = HostWay { words: vec!["/no/such/program".into()], ..shell("") };
-        let error = missing.run(output.as_file(), scratch).unwrap_err().to_string();
+        let error = missing.run(output.as_file(), scratch, &Turn::default()).unwrap_err().to_string();
         assert!(error.contains("/no/such/program"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a comparison tells while it goes on, and at its end.
+//! What a comparison reports while it runs, and at its end.
 
 use std::ffi::OsString;
 use std::fmt;
