@@ -10,10 +10,9 @@ pub mod virtiofsd;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, Subcommand};
-use inarch_jobs::serve::{DiskReport, ServedTree, Service, ServiceEvent};
+use inarch_jobs::serve::{ServedTree, Service, ServiceEvent, ServiceReport};
 use inarch_jobs::{DiskFormat, Events, JobError, Writes};
 
 use crate::access::AccessArguments;
@@ -165,7 +164,7 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
 
 /// Starts a server, prints how to use what it serves, and waits until SIGINT or SIGTERM ends it, or it ends by itself.
 fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
-    told_until_stopped(start, introduce, |_| {})
+    told_until_stopped(start, introduce).map(drop)
 }
 
 /// The same for a disk. What was asked of it is printed and drawn at the end, if that is wanted.
@@ -175,28 +174,22 @@ fn disk_until_stopped(
 ) -> anyhow::Result<()> {
     let DiskStatsArguments { stats, profile } = measured;
     let profile = profile.begin()?;
-    let asked = Arc::new(Mutex::new(String::new()));
-    let kept = Arc::clone(&asked);
-    let served = told_until_stopped(start, introduce, move |disk| {
-        let line = of_disk(disk);
-        if stats {
-            complain(&line);
-        }
-        *kept.lock().unwrap_or_else(PoisonError::into_inner) = line;
-    });
-    let asked = std::mem::take(&mut *asked.lock().unwrap_or_else(PoisonError::into_inner));
-    served.and(profile.map_or(Ok(()), |profile| profile.end(asked)))
+    let served = told_until_stopped(start, introduce);
+    let asked = served.as_ref().ok().and_then(|report| report.disk.as_ref()).map(of_disk).unwrap_or_default();
+    if stats && !asked.is_empty() {
+        complain(&asked);
+    }
+    served.map(drop).and(profile.map_or(Ok(()), |profile| profile.end(asked)))
 }
 
 /// Lines of what clients cause that are said at once, at most.
 const FAULTS: u32 = 5;
 
-/// Like [`until_stopped`], where `introduce` gets the lines that say how to use what is served, and `asked` what was asked of a disk.
+/// Like [`until_stopped`], where `introduce` gets the lines that say how to use what is served.
 fn told_until_stopped(
     start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
     introduce: fn(&str),
-    asked: impl Fn(&DiskReport) + Send + Sync + 'static,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ServiceReport> {
     // Caught before the socket or mount is visible: a program that sees it may end the server.
     let signals = EndingSignals::catch()?;
     let complain_of_few = limited(FAULTS);
@@ -204,7 +197,6 @@ fn told_until_stopped(
         ServiceEvent::Note(_) => complain(event),
         // Clients that come and go by the thousand must not fill a log.
         ServiceEvent::Fault(_) => complain_of_few(event),
-        ServiceEvent::Asked(disk) => asked(&disk),
     }))?;
     service.confine_waiter();
     signals.lead_to(service.stopper());

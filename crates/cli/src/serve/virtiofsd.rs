@@ -1,4 +1,4 @@
-//! The command line of virtiofsd, for this program in its place.
+//! Takes the command line of virtiofsd, so that this program can stand in for it.
 //!
 //! Started by that name (a symbolic link is enough), this program takes the options of the Rust and of the C virtiofsd, and serves as
 //! `inarch serve virtiofs` does. Options that only tune virtiofsd itself have no effect. What would change what a guest may see or do, and
@@ -309,6 +309,6 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
         sandbox: if arguments.sandbox == "none" { Sandbox::None } else { Sandbox::Auto },
     };
     // Its starter knows how to use it.
-    told_until_stopped(|events| virtiofs::start(request, events), |_| {}, |_| {})?;
+    told_until_stopped(|events| virtiofs::start(request, events), |_| {})?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use inarch_vhost::Event;
 use inarch_vhost::blk::BlkServer;
 
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent, on_fault};
+use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::{ServedTree, socket};
 use crate::JobError;
 use crate::device::disk_options;
@@ -55,7 +55,7 @@ pub fn start(request: BlkRequest, events: Events<ServiceEvent>) -> Result<Servic
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }
 
-fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
+fn serve(request: &BlkRequest, duty: &Duty) -> Result<ServiceReport, JobError> {
     descriptors::make_room();
     let usage = usage(request)?;
     let listener = socket::listen(&request.socket)?;
@@ -73,8 +73,9 @@ fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
-    making.finish(duty)?;
-    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
+    let report = making.finish(duty)?;
+    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })?;
+    Ok(report)
 }
 
 /// How to use the disk.

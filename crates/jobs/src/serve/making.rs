@@ -9,7 +9,7 @@ use inarch_server::Pending;
 use inarch_source::Source;
 
 use super::ServedTree;
-use super::service::{Duty, Introduction, ServiceEvent};
+use super::service::{Duty, Introduction, ServiceEvent, ServiceReport};
 use crate::JobError;
 use crate::device::{DiskReport, Prepared, Writes, confinement, contained};
 use crate::notes::notes;
@@ -62,19 +62,18 @@ impl Making {
     }
 
     /// When the server has ended: tells what the user should know of the device's use, or why there never was one.
-    pub fn finish(self, duty: &Duty) -> Result<(), JobError> {
+    pub fn finish(self, duty: &Duty) -> Result<ServiceReport, JobError> {
         // The server has ended: nobody needs to wait for the device any longer.
         duty.stop.stop();
         self.pending.wake();
         if self.pending.get().is_none() {
             // The server was stopped before the plan was finished: nobody waits for the device.
-            return Ok(());
+            return Ok(ServiceReport::default());
         }
         let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;
-        duty.events.emit(ServiceEvent::Asked(DiskReport::of(&prepared.device)));
         for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
             duty.note(note);
         }
-        Ok(())
+        Ok(ServiceReport { disk: Some(DiskReport::of(&prepared.device)) })
     }
 }

@@ -28,7 +28,7 @@ use crate::device::{Recipe, confinement};
 pub use inarch_lifecycle::guard::{GUARD_ARGUMENT, guard};
 pub use inarch_lifecycle::guarded::BACKGROUND_ARGUMENT;
 pub use inarch_server::StopHandle;
-pub use service::{Service, ServiceEvent};
+pub use service::{Service, ServiceEvent, ServiceReport};
 pub use socket::{ListenAt, group_of};
 
 /// A name derived from a served place: an ID in a machine's command line and, for a disk, the serial number by which

@@ -13,7 +13,7 @@ pub use inarch_vm::machine::NbdAddress;
 use inarch_vm::machine::nbd_arguments;
 
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent, on_fault};
+use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::{ServedTree, socket};
 use crate::JobError;
 
@@ -58,7 +58,7 @@ pub fn start(request: NbdRequest, events: Events<ServiceEvent>) -> Result<Servic
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }
 
-fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
+fn serve(request: &NbdRequest, duty: &Duty) -> Result<ServiceReport, JobError> {
     descriptors::make_room();
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NbdRequest { address, ..request.clone() })?;
@@ -81,8 +81,9 @@ fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    making.finish(duty)?;
-    served.map_err(JobError::Listening)
+    let report = making.finish(duty)?;
+    served.map_err(JobError::Listening)?;
+    Ok(report)
 }
 
 /// Listens. Also returns the actual address, because the system may choose the port, and the guard of the socket.

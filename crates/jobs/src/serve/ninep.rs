@@ -14,7 +14,7 @@ use inarch_server::Pending;
 use inarch_vm::command::shell_word;
 use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 
-use super::service::{Duty, Service, ServiceEvent, on_fault};
+use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::{name_of_place, socket};
 use crate::JobError;
 use crate::share::{Share, confinement, note_on_mount_points};
@@ -69,7 +69,7 @@ pub fn start(request: NinepRequest, events: Events<ServiceEvent>) -> Result<Serv
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }
 
-fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
+fn serve(request: &NinepRequest, duty: &Duty) -> Result<ServiceReport, JobError> {
     descriptors::raise_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
@@ -91,7 +91,8 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    served.map_err(JobError::Listening)
+    served.map_err(JobError::Listening)?;
+    Ok(ServiceReport::default())
 }
 
 /// Listens. Also returns the actual address, because the system may choose the port, and the guard of the socket.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use inarch_block::Device;
+use inarch_lifecycle::Events;
 use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
 use inarch_lifecycle::running::{self, Notes, Running};
-use inarch_lifecycle::{Events, counted};
 use inarch_server::{Pending, StopHandle};
 
 use crate::JobError;
@@ -19,20 +19,21 @@ pub enum ServiceEvent {
     Note(String),
     /// A request or a connection failed, and the server continues.
     Fault(String),
-    /// At the end of a server of a disk: what its clients asked for.
-    Asked(DiskReport),
 }
 
 impl fmt::Display for ServiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ServiceEvent::Note(line) | ServiceEvent::Fault(line) => f.write_str(line),
-            ServiceEvent::Asked(disk) => {
-                let (reads, writes) = (counted(disk.reads, "read", "reads"), counted(disk.writes, "write", "writes"));
-                write!(f, "{reads}, {writes}")
-            }
         }
     }
+}
+
+/// What a server did.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceReport {
+    /// What its clients asked of a disk; `None` for a server of a directory, or if the disk was never made.
+    pub disk: Option<DiskReport>,
 }
 
 /// A server that was started, and takes requests.
@@ -40,7 +41,7 @@ impl fmt::Display for ServiceEvent {
 pub struct Service {
     introduction: Introduction,
     sandbox: Sandbox,
-    running: Running<(), JobError>,
+    running: Running<ServiceReport, JobError>,
 }
 
 /// How to use what is served.
@@ -86,7 +87,7 @@ impl Service {
     pub(super) fn start(
         sandbox: Sandbox,
         events: Events<ServiceEvent>,
-        serve: impl FnOnce(&Duty) -> Result<(), JobError> + Send + 'static,
+        serve: impl FnOnce(&Duty) -> Result<ServiceReport, JobError> + Send + 'static,
     ) -> Result<Service, JobError> {
         let (introduction, running) = Running::start("server", events, serve)?;
         Ok(Service { introduction, sandbox, running })
@@ -104,6 +105,11 @@ impl Service {
         is_usable.then_some(lines)
     }
 
+    /// Ends the server. Its clients are disconnected.
+    pub fn stop(&self) {
+        self.stopper().stop();
+    }
+
     /// Ends the server from any thread.
     pub fn stopper(&self) -> StopHandle {
         self.running.stopper()
@@ -119,7 +125,7 @@ impl Service {
     ///
     /// # Errors
     /// The error that ended it otherwise.
-    pub fn wait(self) -> Result<(), JobError> {
+    pub fn wait(self) -> Result<ServiceReport, JobError> {
         self.running.wait()
     }
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use inarch_confine::inherited;
 use inarch_lifecycle::guard::Guard;
 use nix::unistd::Group;
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, chownat, flock, fstat, openat};
-use rustix::net::AddressFamily;
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, chownat, fchmod, flock, fstat, openat};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain};
-use rustix::process::{geteuid, umask};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::geteuid;
 
 use crate::JobError;
 
@@ -120,12 +120,15 @@ fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
     std::fs::set_permissions(format!("/proc/self/fd/{}", socket.as_raw_fd()), Permissions::from_mode(0o660))
 }
 
-/// Binds a socket to which only this user can connect, from the first moment on, whatever the umask is.
+/// Binds a socket to which only this user can connect, from the first moment on, whatever the umask is: the file gets the permissions that
+/// the socket has before it is bound (`unix_bind_bsd` in net/unix/af_unix.c).
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    let before = umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(path);
-    umask(before);
-    bound
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // As many as the system lets wait.
+    net::listen(&socket, i32::MAX)?;
+    Ok(UnixListener::from(socket))
 }
 
 /// Locks the directory of `path`, so that servers check, remove and bind one at a time: a socket that is bound and does not listen yet looks stale.
@@ -169,6 +172,15 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_lets_its_user_in_and_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _listener = listen(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+    }
 
     #[test]
     fn of_servers_that_find_a_stale_socket_one_listens() {

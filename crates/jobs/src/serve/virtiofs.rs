@@ -5,7 +5,7 @@ use inarch_lifecycle::confinement::Sandbox;
 use inarch_lifecycle::descriptors;
 use inarch_vhost::fs::Tag;
 
-use super::service::{Duty, Service, ServiceEvent, on_fault};
+use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::socket::{self, ListenAt};
 use crate::JobError;
 use crate::share::{Changes, Share, confinement, default_queues, note_on_mount_points};
@@ -62,7 +62,7 @@ pub fn start(request: VirtiofsRequest, events: Events<ServiceEvent>) -> Result<S
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }
 
-fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
+fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<ServiceReport, JobError> {
     let tag = request.parsed_tag()?;
     descriptors::raise_limit();
     let share = request.share.resolved()?;
@@ -81,7 +81,8 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    served.map_err(|error| JobError::Socket { path: request.listen.name(), reason: error.to_string() })
+    served.map_err(|error| JobError::Socket { path: request.listen.name(), reason: error.to_string() })?;
+    Ok(ServiceReport::default())
 }
 
 /// How to use what is shared.

@@ -65,6 +65,12 @@ impl TraceHandle {
         move |signal| command.signal(signal)
     }
 
+    /// Asks the command to end, by SIGTERM, and waits for no processes that it leaves behind.
+    pub fn stop(&self) {
+        self.signal(Signal::TERM);
+        self.stopper().stop();
+    }
+
     /// Ends the wait for processes that the command left behind, from any thread. They are served until this process ends.
     pub fn stopper(&self) -> StopHandle {
         self.running.stopper()
