@@ -167,6 +167,27 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_in_the_place_of_another_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let [at, guest, moved] = ["tree", "guest", "moved"].map(|name| dir.path().join(name));
+        fs::create_dir(&at).unwrap();
+        fs::create_dir(&guest).unwrap();
+        fs::write(guest.join("new"), "of the guest").unwrap();
+        let mut staged = Staged::new(&at, &guest);
+        fs::rename(&at, &moved).unwrap();
+        fs::create_dir(&at).unwrap();
+        let refusal = staged.apply().unwrap_err().to_string();
+        assert!(refusal.contains("has taken its place"), "{refusal}");
+        for directory in [&at, &moved] {
+            assert_eq!(fs::read_dir(directory).unwrap().count(), 0, "nothing is written");
+        }
+        fs::remove_dir(&at).unwrap();
+        fs::rename(&moved, &at).unwrap();
+        assert!(staged.apply().unwrap().complete);
+        assert_eq!(fs::read(at.join("new")).unwrap(), b"of the guest");
+    }
+
+    #[test]
     fn an_extended_attribute_that_no_file_there_can_have_keeps_no_apply_from_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let [at, guest, image] = ["mount", "guest", "image"].map(|name| dir.path().join(name));

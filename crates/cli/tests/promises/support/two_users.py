@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 import sys
+import time
 
 SOURCE, POINT = map(os.path.abspath, sys.argv[1:3])
 OVER = "over" in sys.argv[3:]
@@ -57,6 +58,14 @@ def as_user(act):
 def check(what, said, *expected):
     if said not in expected:
         wrong.append(f"{what}: {said}, not {' or '.join(expected)}")
+
+
+def check_within_a_minute(what, act, *expected):
+    """The same for what a kernel answers by itself until the TTL has run out."""
+    end = time.monotonic() + 60
+    while (said := as_user(act)) not in expected and time.monotonic() < end:
+        time.sleep(0.1)
+    check(what, said, *expected)
 
 
 def make(name, owner=0, mode=0o600, content="secret"):
@@ -375,6 +384,19 @@ def directories():
         os.chmod(source(name), 0o1777)
         check(f"{what} in a directory that became sticky", as_user(lambda: act(point(name))), "EPERM")
         unchanged(what, name, "empty", "other", "own")
+    for what, act in [
+        ("stat", lambda path: os.stat(path + "/own")),
+        ("lstat", lambda path: os.lstat(path + "/link")),
+        ("readlink", lambda path: os.readlink(path + "/link")),
+        ("chdir", lambda path: os.chdir(path)),
+        ("chdir below it", lambda path: os.chdir(path + "/empty")),
+    ]:
+        name = permitted(what.replace(" ", "-"), 0o700)
+        os.symlink("own", source(name + "/link"))
+        seen(name + "/link")
+        check(f"{what} where all may", as_user(lambda: act(point(name)) and None), "None")
+        os.chmod(source(name), 0o700)
+        check_within_a_minute(what, lambda: act(point(name)), "EACCES")
     # A name that is new since the directory was closed.
     name = permitted("news", 0o700)
     os.chmod(source(name), 0o700)
