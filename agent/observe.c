@@ -28,8 +28,17 @@
 #define COMMAND_MAX 3000
 /* Messages that are taken at once, so that streams are not forgotten. */
 #define MESSAGES_MAX 4096
-/* How long the kernel may take to report an end after the parent's wait(2) has returned. */
-#define END_LIMIT_MICROSECONDS 1000000
+/* How long the kernel may take to report an end after the parent's wait(2) has returned. It takes long where the
+ * processor of the one that ends is a thread of a busy host. */
+#define END_LIMIT_MICROSECONDS 10000000
+/* One more than the largest number of a process (PID_MAX_LIMIT of include/linux/threads.h). */
+#define PROCESSES_MAX (4 * 1024 * 1024)
+
+/* Processes whose start was reported, and whose end was not: a bit for each. Not threads: the number of one that executes a program
+ * disappears without a report (de_thread() in fs/exec.c). */
+static uint64_t under_way[PROCESSES_MAX / 64];
+static uint32_t highest; /* the largest of their numbers */
+static bool has_gaps; /* the kernel had no room for some events */
 
 static pid_t awaited; /* observe_until()'s process; 0 when its end has been reported */
 
@@ -82,10 +91,55 @@ static void add_command(struct channel *channel, uint32_t process)
 	memcpy(at + 8, words, length);
 }
 
+static void note_process(uint32_t process, bool is_under_way)
+{
+	uint64_t bit = (uint64_t)1 << (process % 64);
+	if (process >= PROCESSES_MAX)
+		return;
+	if (is_under_way)
+		under_way[process / 64] |= bit;
+	else
+		under_way[process / 64] &= ~bit;
+	if (is_under_way && process > highest)
+		highest = process;
+}
+
+/* Whether a process is a zombie or gone. */
+static bool is_over(uint32_t process)
+{
+	char text[256];
+	snprintf(text, sizeof text, "/proc/%u/stat", process);
+	int fd = open(text, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT;
+	ssize_t got = read(fd, text, sizeof text - 1);
+	close(fd);
+	if (got <= 0)
+		return true;
+	text[got] = '\0';
+	/* The name, in parentheses, may contain anything. */
+	const char *name_end = strrchr(text, ')');
+	return name_end && (strncmp(name_end, ") Z", 3) == 0 || strncmp(name_end, ") X", 3) == 0);
+}
+
+/* Whether a process has ended whose end the kernel is about to report. */
+static bool an_end_is_to_come(void)
+{
+	if (has_gaps)
+		return false;
+	for (uint32_t word = 0; word <= highest / 64; word++)
+		for (uint64_t bits = under_way[word]; bits; bits &= bits - 1)
+			if (is_over(word * 64 + (uint32_t)__builtin_ctzll(bits)))
+				return true;
+	return false;
+}
+
 static void take_event(struct channel *channel, const struct proc_event *event)
 {
 	switch (event->what) {
 	case PROC_EVENT_FORK:
+		if (event->event_data.fork.child_pid == event->event_data.fork.child_tgid)
+			note_process((uint32_t)event->event_data.fork.child_tgid, true);
 		add_numbers(channel, PROCESS_STARTED, (uint32_t)event->event_data.fork.parent_tgid,
 			    (uint32_t)event->event_data.fork.child_pid, (uint32_t)event->event_data.fork.child_tgid);
 		break;
@@ -95,6 +149,8 @@ static void take_event(struct channel *channel, const struct proc_event *event)
 	case PROC_EVENT_EXIT:
 		if (event->event_data.exit.process_pid == awaited)
 			awaited = 0;
+		if (event->event_data.exit.process_pid == event->event_data.exit.process_tgid)
+			note_process((uint32_t)event->event_data.exit.process_tgid, false);
 		add_numbers(channel, PROCESS_ENDED, (uint32_t)event->event_data.exit.process_pid,
 			    (uint32_t)event->event_data.exit.process_tgid, event->event_data.exit.exit_code);
 		break;
@@ -149,8 +205,10 @@ void observe_take(struct channel *channel, int fd)
 		got = recv(fd, &buffer, sizeof buffer, 0);
 		if (got < 0 && errno != ENOBUFS && errno != EINTR)
 			break;
-		if (got < 0 && errno == ENOBUFS)
+		if (got < 0 && errno == ENOBUFS) {
+			has_gaps = true;
 			add(channel, PROCESS_LOST, 0);
+		}
 		if (got < 0)
 			continue;
 		size_t left = (size_t)got;
@@ -179,10 +237,11 @@ void observe_end(struct channel *channel, int fd, int status)
 	uint64_t limit = monotonic_microseconds() + END_LIMIT_MICROSECONDS;
 	if (fd < 0)
 		return;
-	/* The kernel wakes the parent first, and reports the end afterwards (do_exit() in kernel/exit.c). */
+	/* The kernel wakes the parent first, and reports the end afterwards (do_exit() in kernel/exit.c). So ends of children may be reported
+	 * after that of their parent. */
 	do
 		observe_take(channel, fd);
-	while (awaited && monotonic_microseconds() < limit && poll(&slot, 1, END_LIMIT_MICROSECONDS / 1000) > 0);
+	while ((awaited || an_end_is_to_come()) && monotonic_microseconds() < limit && poll(&slot, 1, END_LIMIT_MICROSECONDS / 1000) > 0);
 	if (awaited)
 		add_numbers(channel, PROCESS_ENDED, (uint32_t)awaited, (uint32_t)awaited, (uint32_t)status);
 	awaited = 0;

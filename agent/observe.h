@@ -16,7 +16,8 @@ void observe_until(pid_t process);
 /* Reports all that happened until now. */
 void observe_take(struct channel *channel, int fd);
 
-/* Reports all that happened until the end of observe_until()'s process, which the caller knows from wait(2), with `status`. */
+/* Reports all that happened until the end of observe_until()'s process, which the caller knows from wait(2), with `status`; and the ends of all
+ * processes that have ended by then. */
 void observe_end(struct channel *channel, int fd, int status);
 
 #endif
