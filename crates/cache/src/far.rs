@@ -144,7 +144,7 @@ impl Far {
         }
     }
 
-    /// Tells that a chunk cannot be had.
+    /// Tells that a chunk cannot be fetched.
     pub fn tell_wrong(&self, path: &str, offset: u64, length: u32, why: &str) {
         let path = inarch_lifecycle::shown(path.as_ref());
         let place = format!("{path}: {length} bytes from {offset} are an I/O error");

@@ -324,7 +324,7 @@ impl LazyPack {
     }
 }
 
-/// Why a chunk could not be had.
+/// Why a chunk could not be fetched.
 #[derive(Debug, thiserror::Error)]
 enum Wrong {
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! `inarch trace`.
+//! `inarch trace`: runs a command, and records which files it needed and which it made.
 
 mod signals;
 mod skip;

@@ -1,8 +1,10 @@
 //! The system call filter (seccomp): the thread can make only the system calls that its work needs.
 //!
-//! A call that is not listed fails with `ENOSYS`, as on a kernel that lacks it. Libraries handle that: they replace
-//! `clone3`, whose flags a filter cannot see, by `clone`. A server that a hostile client has misled answers with an
-//! error; killing it would do that client's work against the other clients.
+//! A call that is not listed fails with `ENOSYS`, as on a kernel that lacks it. Libraries can handle that. `clone3`, for
+//! example, is not listed because a filter cannot see its flags; the C library then calls `clone`.
+//!
+//! The filter does not kill the process. If a hostile client makes a server try a forbidden call, only that request
+//! should fail: a killed server would be lost to all other clients.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -1,8 +1,9 @@
 //! The appliance: a machine that mounts a guest's file systems, so that they can be changed.
 //!
-//! Inarch reads a guest's file systems itself and writes none of them: that takes the kernel's drivers and the host's
-//! tools (fsck, lvm, ntfs-3g). An appliance has both without an image of its own. Its root is this machine's tree,
-//! read-only, as `run --root host` makes it; the guest's image is a disk of it; and the program in it is this one again.
+//! Inarch reads a guest's file systems itself, but does not write them: writing takes the kernel's drivers and the host's
+//! tools (fsck, lvm, ntfs-3g). An appliance has both, and needs no image of its own. It is a run: its root is this
+//! machine's tree, read-only, as `run --root host` makes it; the guest's image is one of its disks; its command is this
+//! program.
 //!
 //! 1. [`Appliance::open`] looks at the image in a confined thread ([`volumes`]), chooses between a process and a virtual machine
 //!    ([`choice`]), and starts it ([`machine`]).

@@ -1,4 +1,4 @@
-//! `inarch cache`: what can be done with caches beside running a guest with them.
+//! `inarch cache`: lists, checks, prunes and publishes the caches that guests use, and exchanges them with remotes.
 
 mod change;
 mod prune;

@@ -1,4 +1,4 @@
-//! What a guest takes of Debian: a kernel with its modules, and a root, for any architecture. Each is fetched and made once, and
+//! Fetches and makes what a guest needs of Debian, for any architecture: a kernel with its modules, firmware, a root. Each is made once, and
 //! then in the cache for all runs.
 //!
 //! 1. [`fetch`] has this machine's apt download packages into a directory of its own: apt checks the signatures, with the keys of

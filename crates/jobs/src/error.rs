@@ -55,7 +55,7 @@ pub enum JobError {
     /// User-Mode Linux cannot be used.
     #[error(transparent)]
     Uml(#[from] inarch_vm::uml::UmlError),
-    /// KVM was asked for and is not to be had.
+    /// KVM was asked for, and is not available.
     #[error(transparent)]
     NoKvm(#[from] inarch_vm::accel::NoKvm),
     /// QEMU cannot be started.

@@ -1,4 +1,4 @@
-//! `inarch shell`: guest disks that stay open while verbs ask for this and that.
+//! `inarch shell`: keeps guest disks open, and answers the questions of one verb after the other.
 //!
 //! 1. [`Session::add`] opens an image. Nothing of it is read.
 //! 2. The first verb that asks for devices has a confined thread read partition tables and what lies above partitions (`drives`). That is kept until a

@@ -1,5 +1,5 @@
 //! The documents name files that exist: the targets of their links, paths from the top of the project, and in
-//! docs/ARCHITECTURE.md and docs/foreign-bytes.md every path.
+//! docs/ARCHITECTURE.md, docs/flows.md and docs/foreign-bytes.md every path.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -111,7 +111,7 @@ fn beneath(directory: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn paths_of_the_architecture_exist() {
     let read = |name| fs::read_to_string(top().join("docs").join(name)).unwrap();
-    let text = ["ARCHITECTURE.md", "foreign-bytes.md"].map(read).concat();
+    let text = ["ARCHITECTURE.md", "flows.md", "foreign-bytes.md"].map(read).concat();
     let crates = top().join("crates");
     let mut named = BTreeSet::new();
     let mut wrong = Vec::new();

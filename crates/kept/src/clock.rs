@@ -1,4 +1,4 @@
-//! Tells the time, and the starts of the machine apart.
+//! The time, and an identifier of this start of the machine.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Excludes what a run itself creates in its guest's trees, which is no change of the guest.
+//! Drops from a guest's differences what the run itself created in the tree: empty mount points, and the agent's
+//! `/etc/resolv.conf`. The command in the guest did not change these.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;

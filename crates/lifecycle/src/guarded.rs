@@ -29,7 +29,7 @@ impl ServerProcess {
     /// A child of this process, in the place of a mount's server. Tests measure its work.
     ///
     /// # Errors
-    /// Its descriptor cannot be had.
+    /// It has ended, or there can be no more descriptors.
     pub fn of_child(child: &std::process::Child) -> Result<ServerProcess, Errno> {
         let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
         Ok(ServerProcess { process: child.id(), handle, kind: Guarded::Mount })

@@ -10,7 +10,8 @@
 //! - [`Events`]: receives what happens during a job.
 //! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
 //!
-//! Nothing here knows what is served, or by which wire; but a mount by FUSE has a guard before the kernel gives it numbers.
+//! No module here knows what is served, or by which wire. [`guard`] is the exception: a FUSE mount needs its guard before the mount
+//! exists, so `guard` makes that mount itself; and it empties the loop device of an archive that the kernel serves.
 //!
 //! ```
 //! use inarch_lifecycle::{Events, counted};

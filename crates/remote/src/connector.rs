@@ -1,4 +1,4 @@
-//! [`Connector`]: makes the HTTP clients of stores, which follow redirections only where that gives nothing away.
+//! [`Connector`]: makes the HTTP clients of stores. They follow redirections only where that gives another host no credentials.
 
 use std::fmt::Display;
 

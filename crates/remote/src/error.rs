@@ -1,4 +1,4 @@
-//! [`RemoteError`]: why an object could not be had or put.
+//! [`RemoteError`]: why an object could not be fetched or stored.
 
 use std::io;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum WrongLength {
     },
 }
 
-/// Why an object could not be had or put. Each is one line, which names neither the remote nor the object: the caller does.
+/// Why an object could not be fetched or stored. Each is one line, which names neither the remote nor the object: the caller does.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// It is not there.

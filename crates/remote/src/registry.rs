@@ -98,7 +98,7 @@ impl Registry {
     /// Gives the blob with this digest, of `size` bytes, to `take` piece by piece. Called by several threads at once, it fetches several.
     ///
     /// # Errors
-    /// Those of `take`, or the blob cannot be had, or is shorter or longer. `take` may have got some of it.
+    /// Those of `take`, or the blob cannot be fetched, or is shorter or longer. `take` may have got some of it.
     pub fn blob(
         &self,
         digest: &str,

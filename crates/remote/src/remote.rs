@@ -118,7 +118,7 @@ impl Remote {
     /// A whole object of at most `most` bytes.
     ///
     /// # Errors
-    /// [`RemoteError::Missing`]: it is not there. Others: it cannot be had, or is longer.
+    /// [`RemoteError::Missing`]: it is not there. Others: it cannot be fetched, or is longer.
     pub fn get(&self, key: &str, most: u64) -> Result<Found, RemoteError> {
         let key = checked(key)?;
         match self.location.root() {
@@ -133,7 +133,7 @@ impl Remote {
     /// A range of an object: all of it, or an error.
     ///
     /// # Errors
-    /// It cannot be had, or is shorter or longer.
+    /// It cannot be fetched, or is shorter or longer.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
         let key = checked(key)?;
         let count = range.end.saturating_sub(range.start);

@@ -1,4 +1,4 @@
-//! A table that reuses places but never numbers.
+//! A table of values. It reuses the place of a removed value, but not its number: each new value gets another one.
 
 /// Values by number. A number refers to one value for the life of the table (until a place has been reused 2^32
 /// times), so a late request cannot reach another value.

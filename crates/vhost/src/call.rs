@@ -1,8 +1,11 @@
 //! [`Call`]: the descriptor by which a ring's thread interrupts the guest.
 //!
-//! A write to it must not block. But O_NONBLOCK belongs to the open file description, which the front end shares: a
-//! hostile front end clears the flag and fills its eventfd or pipe, and then the ring's thread blocks. The connection's
-//! thread neither writes nor reads without a limit, and waits for the ring's thread only for a bounded time.
+//! A write to it should not block, so it is `O_NONBLOCK`. But this flag belongs to the open file description, which the
+//! front end shares: a hostile front end can clear the flag and fill its eventfd or pipe. The ring's thread then blocks
+//! in the write.
+//!
+//! The connection's thread must not block with it. It does not write to the descriptor, reads it only by a call that
+//! cannot block, and waits for a blocked thread only for a limited time.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};

@@ -1,5 +1,5 @@
 //! The protocol between the host and the guest's agent, over the virtio-serial port
-//! [`AGENT_PORT`](crate::machine::AGENT_PORT).
+//! [`AGENT_PORT`](crate::machine::AGENT_PORT) or, in User-Mode Linux, over the virtio socket device ([`SOCKET_OF_AGENT`]).
 //!
 //! A frame is a type (1 byte), a payload length (32 bits, little-endian, as all integers here) and the payload.
 //! `agent/protocol.h` is the agent's half. The agent sends HELLO. The host describes the session in frames that end

@@ -1,4 +1,4 @@
-//! [`PullError`]: why an image of a registry cannot be had.
+//! [`PullError`]: why an image cannot be pulled from a registry.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use inarch_lifecycle::shown;
 use inarch_lifecycle::trust::Obstacle;
 use inarch_remote::registry::{NameError, RegistryError};
 
-/// Why an image of a registry cannot be had.
+/// Why an image cannot be pulled from a registry.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
     /// It is no name of an image.
@@ -23,7 +23,7 @@ pub enum PullError {
         /// Why not.
         error: RegistryError,
     },
-    /// A blob of it cannot be had.
+    /// A blob of it cannot be fetched.
     #[error("{name}: {blob}: {error}")]
     Blob {
         /// The image.

@@ -69,7 +69,7 @@ fn emit(event: &PullEvent) {
 /// Fetches an image, unless it is here. `machine` is the architecture, in OCI's words, if it has several.
 ///
 /// # Errors
-/// It cannot be had, and is not here.
+/// It is not here, and cannot be fetched.
 pub fn pull(name: &ImageName, machine: &str) -> Result<KeptImage, PullError> {
     let images = Images::open()?;
     let pull = Pull { images: &images, name, text: name.to_string(), machine, registry: OnceLock::new() };

@@ -1,4 +1,4 @@
-//! `inarch disk fsck` and `resize`.
+//! `inarch disk fsck` and `resize`: check the file systems of an image, and make volumes longer or shorter.
 
 use std::process::ExitCode;
 

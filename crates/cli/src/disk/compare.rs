@@ -1,4 +1,4 @@
-//! `inarch disk compare-mkfs`.
+//! `inarch disk compare-mkfs`: compares the tools that make file systems, over disks of many sizes.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

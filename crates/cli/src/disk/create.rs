@@ -1,4 +1,4 @@
-//! `inarch disk create`.
+//! `inarch disk create`: makes an empty disk image.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

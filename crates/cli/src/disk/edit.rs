@@ -1,4 +1,4 @@
-//! `inarch disk edit`.
+//! `inarch disk edit`: changes a file in an image with the user's editor.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

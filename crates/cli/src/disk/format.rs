@@ -1,4 +1,4 @@
-//! `inarch disk format`.
+//! `inarch disk format`: makes a file system in an image.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

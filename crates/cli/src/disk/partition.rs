@@ -1,4 +1,4 @@
-//! `inarch disk partition`.
+//! `inarch disk partition`: writes a partition table into an image.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `inarch disk reg`.
+//! `inarch disk reg`: reads the registry of a Windows machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Runs lines.
+//! Runs lines of a script, of a prompt or of the command line: finds each verb, runs it, and connects pipes.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufWriter, ErrorKind, Write};

@@ -1,4 +1,5 @@
-//! Every verb of the shell, by groups, and those of guestfish that it does not have.
+//! Lists every verb of the shell by group, and checks the words that a verb is called with. `elsewhere.rs` lists the verbs of guestfish
+//! that the shell does not have.
 
 pub mod changes;
 mod content;

@@ -1,4 +1,4 @@
-//! The signals of `inarch trace`: they are the command's.
+//! Passes the signals that `inarch trace` receives on to its command.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `inarch trace --stats`.
+//! `inarch trace --stats`: prints what a trace cost.
 
 use inarch_jobs::counted;
 use inarch_jobs::trace::{Calls, Statistics};

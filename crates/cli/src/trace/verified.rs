@@ -1,4 +1,4 @@
-//! What `inarch trace --verify` says.
+//! Prints the result of `inarch trace --verify`.
 
 use std::io;
 use std::path::PathBuf;

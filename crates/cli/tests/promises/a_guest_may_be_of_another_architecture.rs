@@ -20,7 +20,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`, and why, if the guest's program or kernel cannot be had here.
+    /// `None`, and why, if the guest's program or kernel cannot be made here.
     fn or_skip(test: &str, arch: &'static str, foreign: bool) -> Option<Scene> {
         let skip = |reason: &str| {
             println!("skipped: {test}: {reason}");

@@ -145,7 +145,7 @@ fn what_changed_on_the_host_is_left_alone() {
     }
     host("sh", &["-c", "chmod 640 data/f3; echo host > data/f3"], &scene.host(""));
     let edited = fs::metadata(scene.host("data/f3")).unwrap().modified().unwrap();
-    // The guest's version can be had, in a conflict too, unless a part of it was the host's and is gone.
+    // The guest's version can be shown, in a conflict too, unless a part of it was the host's and is gone.
     let shown = scene.call(["diff", "run", "--show", "/data/f1"]);
     assert_status(&shown, 0);
     assert_eq!(stdout(&shown), "file 1\nguest\n");
@@ -176,7 +176,7 @@ fn what_changed_on_the_host_is_left_alone() {
     assert_eq!(fs::metadata(scene.host("data/f3")).unwrap().mode() & 0o777, 0o640);
     assert_eq!(fs::read(scene.host("data/f4")).unwrap(), b"file 4\nguest\n", "what did not change is applied");
 
-    // What was left is still to be had, path by path, and by force.
+    // What was left can still be applied, path by path, and by force.
     let output = scene.call(["apply", "run", "/data/new", "--force"]);
     assert_status(&output, 0);
     assert_eq!(fs::read(scene.host("data/new")).unwrap(), b"guest\n");

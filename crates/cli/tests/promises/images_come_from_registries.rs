@@ -443,7 +443,7 @@ fn a_guest_runs_what_an_image_of_a_registry_says() {
     ]);
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "of the image\nof the tree\n");
-    // Nothing boots if it cannot be had.
+    // Nothing boots if it cannot be fetched.
     let output = scene.inarch(&["run", "--accel=tcg", "--root", &registry.name("none")]);
     assert_one_line(&output, &["the registry does not have it"]);
 }

@@ -1,9 +1,9 @@
 //! The system calls of an enclosed program: those of a kernel of User-Mode Linux and of its guest's processes, which are traced
 //! processes of this machine.
 //!
-//! Nothing is said about arguments where the namespaces, Landlock and the door decide: which processes are signalled and
-//! traced, which files opened, which sockets connected. Landlock does not decide about a file's attributes, and a process of root's owns root's files even
-//! without capabilities: no call changes attributes.
+//! The filter leaves some decisions to other mechanisms: the namespaces decide which processes are signalled and traced, Landlock which
+//! files are opened, the door which sockets are connected. Landlock does not protect the attributes of files, and a process of root's owns
+//! root's files even without capabilities. So no call that changes attributes is allowed.
 
 use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 

@@ -1,5 +1,7 @@
-//! Small LUKS volumes for tests and fuzzing, whose passphrase is `secret`. They need no encryption: the keyslot's area and the data are any bytes,
-//! and the digest is that of the key which they give.
+//! Makes small LUKS volumes for tests and fuzzing. Their passphrase is `secret`.
+//!
+//! Nothing is encrypted here. The keyslot's area has arbitrary bytes: with the passphrase they decrypt to some volume key,
+//! and the header has the digest of that key. What the data decrypt to does not matter.
 
 use sha2::{Digest, Sha256};
 

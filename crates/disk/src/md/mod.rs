@@ -1,6 +1,7 @@
-//! Arrays of MD, Linux's software RAID: linear, RAID 0 and RAID 1 of members among the pieces.
+//! Assembles arrays of MD, Linux's software RAID, from partitions and disks ([`Piece`]).
 //!
-//! A RAID 1 is read from one whole member. Other levels are listed, and not read.
+//! Linear arrays, RAID 0 and RAID 1 are read. A RAID 1 is read from one member that is complete and up to date. Arrays of
+//! other levels are listed, but not read.
 
 pub mod superblock;
 

@@ -1,4 +1,5 @@
-//! What a file is: Windows has files, directories and reparse points; other systems' files are kept in those.
+//! Tells what a file is. NTFS has files, directories and reparse points. Symbolic links, devices, FIFOs and sockets of other systems are
+//! stored as one of these.
 
 use inarch_tree::FileType;
 use inarch_volume::VolumeError;

@@ -2,9 +2,10 @@
 //!
 //! 1. `geometry` checks the boot sector. `mft` finds the records of files by their numbers, `record` checks one and finds its
 //!    attributes, `inode` those that further records have, and `runs` where the clusters of a value are.
-//! 2. `volume` answers questions about one node, whose number is the reference that names have: a record's number, and a count
-//!    that tells whether the record is used for another file by now. `index` has the names of directories, `kinds` and `links` the
-//!    files of other systems, `compressed`, `lznt1`, `system` and `xpress` compressed content, `streams` named streams.
+//! 2. `volume` answers questions about one node. A node's number is NTFS's file reference: the number of a record, and a count
+//!    that changes when the record is used for another file. `index` reads directories, and `names` converts names. `kinds` tells
+//!    what a file is (also those that other systems keep in files of NTFS), and `links` has the targets of links. `compressed`,
+//!    `lznt1`, `system` and `xpress` read compressed content, `streams` named streams.
 //! 3. `pass` bounds a walk over all of them.
 //!
 //! The format is that of Linux's `fs/ntfs3/ntfs.h` and of the structures that ntfs-3g documents in its `layout.h`. The log

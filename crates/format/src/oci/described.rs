@@ -1,4 +1,5 @@
-//! Reads the documents by which a registry leads to an image, one at a time, before any content is here.
+//! Parses the documents that a registry sends for an image: an index, then a manifest. Each says what to fetch next, so one
+//! document is parsed at a time.
 
 use inarch_confine::Parsing;
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use super::store::parse;
 use crate::ReadError;
 use crate::notes::Notes;
 
-/// Refers to content that is not here yet: the image specification's descriptor.
+/// Refers to content that is not fetched yet: a descriptor of the image specification.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Described {
     /// Its type.

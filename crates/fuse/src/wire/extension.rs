@@ -1,4 +1,5 @@
-//! Parses what follows the body of a request that creates something: groups of the caller.
+//! Parses the extensions that follow the body of a request that creates something. One kind is used: the caller's
+//! supplementary group.
 
 use zerocopy::FromBytes;
 

@@ -14,7 +14,7 @@ use super::DebianError;
 /// The keys with which Debian's archive is signed.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Where Debian is had if this machine's own sources name no mirror of it.
+/// The mirror of Debian to use if this machine's own sources name none.
 const USUAL_MIRROR: &str = "http://deb.debian.org/debian";
 
 /// apt for one suite and architecture, with everything it writes in one directory.

@@ -1,4 +1,4 @@
-//! Defines which rights the threads keep that make or serve a disk.
+//! Decides which rights remain to the threads that make or serve a disk.
 
 use std::path::Path;
 

@@ -46,7 +46,7 @@ pub enum Outcome {
     Made(Made),
     /// It did not: why, in a line.
     Failed(String),
-    /// It is not there: where it is to be had.
+    /// It is not there: how to get it.
     Missing(String),
 }
 

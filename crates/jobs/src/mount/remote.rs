@@ -1,4 +1,4 @@
-//! [`Remote`]: a server of a mount that is no file system of this process.
+//! [`Remote`]: serves a mount by passing its requests on, without a file system of this process.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! Where the hives of a Windows system are: in a directory of the host, or in a volume of a disk image. Names have no case there.
+//! Where the hives of a Windows system are: in a directory of the host, or in a volume of a disk image. Names are found there
+//! whatever their case is.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! The session of a run: its time limits, and what is told of it.
+//! Runs the session of a run: sets its time limits, and passes on its warnings and the events of the guest's processes.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

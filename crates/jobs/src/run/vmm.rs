@@ -1,4 +1,5 @@
-//! The program of a guest's machine, and what a kernel of User-Mode Linux cannot do for one.
+//! Finds the program that runs a guest: QEMU, or the kernel itself if that is User-Mode Linux. Refuses requests that this
+//! program cannot fulfil.
 
 use inarch_vm::initramfs::Channel;
 use inarch_vm::qemu::Qemu;

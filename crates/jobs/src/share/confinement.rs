@@ -1,4 +1,4 @@
-//! Defines which rights the threads keep that share a directory.
+//! Decides which rights remain to the threads that serve a shared directory.
 
 use super::{Cover, Share};
 use inarch_lifecycle::PathError;

@@ -1,4 +1,6 @@
-//! What verbs make of a file's bytes: lines, counts, dumps. Each takes pieces in their order, and keeps no more than a line of them.
+//! Turns a file's bytes into what a verb prints: lines, the last lines, counts, a hex dump, texts.
+//!
+//! The file comes in pieces, in order. At most one line of it is kept in memory, and by [`Tail`] the last lines.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! The open files that a command inherits: it uses them without its view.
+//! Finds the open files that a command inherits. It can use them past its view, where nothing is recorded.
 
 use std::fs::{self, Metadata};
 use std::io;

@@ -1,4 +1,4 @@
-//! What a trace says meanwhile, and the process that its signals go to.
+//! [`TraceEvent`]: what a trace reports while it runs. [`Current`]: the process that gets the signals of a trace.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! A trace as a value.
+//! A started trace, in threads of its own; its starter waits for it or stops it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Remembers a run of a command, so that the next can be skipped: a state is a directory with what the command used, what it left, and what
 //! it printed.
 //!
-//! 1. The [`Run`] says what would be run: the command and its surroundings.
-//! 2. [`State::check`] compares it, and each file that the run before it used, with what was remembered. If nothing that counts has
-//!    changed, it makes missing outputs again, and the command need not run.
+//! 1. A [`Run`] says what is about to be run: the command and its surroundings.
+//! 2. [`State::check`] compares it with the remembered run, and each file that the remembered run used or left with what is there
+//!    now. If nothing that counts has changed, it makes missing outputs again, and the command need not run.
 //! 3. Otherwise the state [forgets](State::forget) before the command starts, so that a run that is killed leaves none, and
 //!    [remembers](State::remember) the run after it has succeeded.
 

@@ -1,8 +1,9 @@
-//! Adds accesses up, path by path: what a command needed of what was there before, and what it left.
+//! Sums up a command's accesses by path: its *inputs* and its *outputs*.
 //!
-//! An access counts as a use of an *input* only if the thing was there before the command: a file that the command made and then read is no input. An
-//! input keeps the path that it had before, even if it was read under a new one. What the command changed is an *output*. At the end, [`renamed`]
-//! looks into renamed directories for what moved with them.
+//! An input is what was there before the command and was used by it, or what the command looked for in vain. A file that the command
+//! made and then read is no input. An input keeps the path that it had before the command, even if it was read under a new one.
+//! An output is a path that the command changed. When the command has ended, [`renamed`] looks into renamed directories for what moved
+//! with them.
 
 mod outputs;
 mod places;

@@ -1,7 +1,7 @@
-//! Finds leftovers in trees with no differences left to apply, and reports them.
+//! Removes or reports what earlier applies left under temporary names in trees that this apply does not change.
 //!
-//! The record lists what applies left under temporary names. An apply looks for leftovers only in trees with
-//! differences, so it learns of the others from the record. So do `diff`, `runs` and `discard`.
+//! An apply searches only the trees that it changes for leftovers. For all other trees it relies on the run's record,
+//! which lists the leftovers of every apply.
 
 use rustix::fs::Stat;
 

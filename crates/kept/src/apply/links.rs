@@ -1,4 +1,4 @@
-//! Finds all names of the inodes with several names that are among the differences.
+//! Collects every name of each hard-linked inode that a difference touches.
 
 use super::paths::joined;
 use std::collections::{HashMap, HashSet};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::{FileType, InodeId, Tree};
 
-/// The names of inodes that matter.
+/// All names of the hard-linked inodes that the differences touch.
 pub(super) struct Names {
     /// Of inodes of the base.
     base: HashMap<InodeId, Vec<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! Puts the steps of an apply in order: a function of the decision, which looks at nothing.
+//! Puts the steps of an apply in order. This is a pure function of the decisions, and does not look at the host.
 //!
 //! 1. *Make* directories, then whole files: each under its final name if that is free, otherwise under a temporary name
 //!    beside it. Content is copied before anything is linked, because a link changes a file's times, and then its bytes

@@ -1,4 +1,4 @@
-//! Tells an object of the host from others, and from itself before a change.
+//! Compares two looks at an object of the host: whether it is the same object, and whether it has the same content.
 
 use rustix::fs::Stat;
 

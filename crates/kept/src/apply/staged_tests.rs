@@ -1,6 +1,6 @@
-//! Whole applies one after another, with the record and the layer that the run keeps: of everything or of single paths,
-//! with and without force, whatever goes wrong. No bytes are lost, and what stays under temporary names is told and
-//! known.
+//! Tests whole applies one after another, with the record and the layer that the run keeps: of everything or of single
+//! paths, with and without force, whatever goes wrong. No bytes are lost. What stays under temporary names is reported,
+//! and is in the record.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Each way in which an apply could lose bytes, once.
+//! Tests each way in which an apply could lose bytes.
 
 mod attributes;
 mod deep;

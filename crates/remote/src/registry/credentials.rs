@@ -60,7 +60,7 @@ impl std::fmt::Debug for Credentials {
 pub struct Found {
     /// The credentials; `None`: the registry is asked as anybody.
     pub credentials: Option<Credentials>,
-    /// Why some could not be had, in one line. It matters only if the registry refuses.
+    /// Why some could not be read, in one line. It matters only if the registry refuses.
     pub trouble: Option<String>,
 }
 

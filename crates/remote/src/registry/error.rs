@@ -1,11 +1,11 @@
-//! [`RegistryError`]: why an image could not be had or put.
+//! [`RegistryError`]: why an image could not be pulled or pushed.
 
 use std::io;
 use std::time::Duration;
 
 use crate::WrongLength;
 
-/// Why an image could not be had or put. Each is one line, which does not name the image: the caller does.
+/// Why an image could not be pulled or pushed. Each is one line, which does not name the image: the caller does.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The registry has no such image or blob.

@@ -1,4 +1,6 @@
-//! Puts blobs into a repository, each by one request as containerd does it, and at the end a manifest.
+//! Uploads blobs and manifests to a repository of a registry.
+//!
+//! A blob takes two requests: a POST that begins the upload, and one PUT with all of the blob's bytes, as containerd does it.
 
 use std::io;
 
@@ -19,7 +21,7 @@ impl Session {
         }
     }
 
-    /// Puts a blob of which `pieces` come. The registry compares the digest.
+    /// Uploads a blob, whose bytes come as `pieces`. The registry compares the digest.
     pub async fn put_blob(
         &self,
         digest: &str,

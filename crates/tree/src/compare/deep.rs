@@ -1,4 +1,5 @@
-//! Bounds the memory of a comparison: drops directories whose paths are too long together.
+//! Bounds the memory that a comparison needs for long paths: leaves out the deep directories whose paths take the most,
+//! and reports each as [`TooDeep`].
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,7 @@
-//! Finds a descriptor for a node.
+//! Gets a descriptor of a node: one that is open, one by the node's file handle, or one by its name in a directory.
+//!
+//! A directory without a descriptor is reached in the same way. A name may lead to another file by now, so the identity
+//! of what it leads to is compared. If no known name leads to the node any more, the answer is `ESTALE`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

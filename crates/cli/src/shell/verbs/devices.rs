@@ -1,4 +1,4 @@
-//! Disks, partitions, arrays, volume groups, and what they hold.
+//! Verbs about devices: disks, partitions, arrays, volume groups, and what they hold.
 
 use anyhow::{Context, anyhow, bail};
 use inarch_jobs::shell::{Block, Kind, Part, Place, TableKind};

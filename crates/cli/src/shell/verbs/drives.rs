@@ -1,4 +1,4 @@
-//! Drives, and starting.
+//! Verbs that add and count drives. `run` is among them, and has nothing to start.
 
 use anyhow::bail;
 use inarch_jobs::shell::{DriveOptions, MOST_DRIVES, Session};

@@ -230,7 +230,7 @@ pub static ELSEWHERE: &[Elsewhere] = &[
     ),
     not(
         "LUKS",
-        "encrypted volumes are told, and not opened",
+        "'--key' at the start of the shell opens encrypted volumes; none is made or changed",
         "luks-format luks-format-cipher luks-add-key luks-kill-slot cryptsetup-open cryptsetup-close clevis-luks-unlock luks-open \
          luks-open-ro luks-close",
     ),

@@ -1,4 +1,4 @@
-//! Directories, and files that are copied out.
+//! Verbs that list directories, and copy files out of the guest.
 
 use std::collections::HashSet;
 use std::fs::File;

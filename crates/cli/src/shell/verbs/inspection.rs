@@ -1,4 +1,4 @@
-//! Which operating systems are on the drives.
+//! Verbs that tell which operating systems are on the drives.
 
 use anyhow::{Context, anyhow};
 use inarch_jobs::guest::{Database, Inspection, Package};

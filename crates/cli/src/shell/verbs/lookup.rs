@@ -1,4 +1,4 @@
-//! What files are: attributes, types, links.
+//! Verbs that tell what a file is: its attributes, type and links.
 
 use std::os::unix::ffi::OsStrExt;
 

@@ -1,4 +1,4 @@
-//! Mounts.
+//! Verbs about mounts.
 
 use inarch_jobs::shell::Mounting;
 use inarch_jobs::shown;

@@ -1,4 +1,4 @@
-//! Damaged images: no panic, nothing that is larger than the image allows, an end.
+//! Tests damaged images of every kind: opening and reading them ends, does not panic, and lends only parts of the range asked for.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Digests of files, and when one still holds.
+//! Computes digests of files, and decides by a file's attributes whether an earlier digest still holds.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};

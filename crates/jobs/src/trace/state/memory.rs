@@ -1,5 +1,5 @@
-//! What is remembered of a run, as lines of JSON. The last line has the digest of all before it: what is not complete or is damaged is
-//! not believed.
+//! [`Memory`]: what is remembered of a run, stored as lines of JSON. The last line has the digest of all lines before it, so a file that
+//! is incomplete or damaged is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufWriter, Read, Write};

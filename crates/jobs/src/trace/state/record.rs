@@ -1,4 +1,5 @@
-//! Turns what a command touched into what is remembered: what it saw, if that is still there, and what it left.
+//! Makes what is remembered of a run from what its command touched: the state of each input, unless somebody has changed it since,
+//! and of each output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;

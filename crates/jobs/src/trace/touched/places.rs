@@ -1,4 +1,4 @@
-//! What is at each path now, as far as the command changed it.
+//! Tracks what is at each path that the command changed: a new file, a file from another path, or nothing.
 //!
 //! The rename of a directory records only the directory, though its content moves with it. So the latest change of a path, or of a
 //! directory above it, says what is at the path.

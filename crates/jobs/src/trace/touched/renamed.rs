@@ -1,6 +1,6 @@
-//! What came along with directories that were renamed.
+//! Finds the files that moved with a renamed directory.
 //!
-//! Only the directory itself is named when it is renamed. What lies in it is found there when the command has ended.
+//! An access to rename a directory names the directory alone. So its files are listed there when the command has ended.
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};

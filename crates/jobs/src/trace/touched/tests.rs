@@ -1,4 +1,4 @@
-//! What sequences of accesses come to.
+//! Tests which inputs and outputs follow from sequences of accesses.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Trees of the host that are deeper than the kernel lets a path be long, and than a stack has room for.
+//! Tests trees so deep that their paths exceed the kernel's limit, and a recursion over them would exceed the stack.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Names and numbers that no honest client sends, and a host that is not quiet.
+//! Tests names and numbers that no honest client sends, and a host that changes meanwhile.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,4 @@
-//! Clients leave nothing on the host that gives power to those who run or open it, in whichever way they try.
+//! Tests that clients leave no set-user-ID bits, file capabilities and devices on the host, in whichever way they try.
 
 use std::os::unix::fs::MetadataExt;
 

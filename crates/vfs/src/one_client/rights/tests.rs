@@ -1,4 +1,5 @@
-//! Root of one machine changes permissions. Users of another one get nothing by what their kernel still believes.
+//! One client's root revokes permissions that another client's kernel still has cached. The other client's users get
+//! `ESTALE`, not access.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
