@@ -123,7 +123,7 @@ impl VolumeFiles {
             device: makedev(of.device.0, of.device.1),
             size: of.size,
             blocks: of.allocated.div_ceil(512),
-            block_size: self.volume.statistics_at(node).block_size,
+            block_size: self.volume.block_size_at(node),
             atime: of.atime.unwrap_or(of.mtime),
             mtime: of.mtime,
             ctime: of.ctime,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use inarch_block::{Backing, ChangedFile, Cursor};
 use inarch_tree::{DataRange, Extent, FileType, Xattr};
 
@@ -69,6 +69,8 @@ pub struct Composite {
     volumes: Vec<Mounted>,
     /// From a mount point to the number of the volume whose root covers it.
     covered: HashMap<Node, u64>,
+    /// Directories that are shown as empty.
+    hidden: HashSet<Node>,
     /// The backings of all volumes, one volume after the other.
     backings: Vec<Arc<dyn Backing>>,
     notes: Vec<String>,
@@ -90,6 +92,7 @@ impl Composite {
         let mut composite = Composite {
             volumes: Vec::new(),
             covered: HashMap::new(),
+            hidden: HashSet::new(),
             backings: Vec::new(),
             notes: Vec::new(),
             root: node,
@@ -144,9 +147,20 @@ impl Composite {
         // With a single volume, addresses do not contain a number yet.
         let several = |node: Node| if number > 1 { Ok(node) } else { among_several(0, node) };
         let (directory, parent, root) = (several(directory)?, several(parent)?, several(self.root)?);
+        self.hidden = self.hidden.iter().copied().map(several).collect::<Result<_, _>>()?;
         self.root = root;
         self.push(volume, parent);
         self.covered.insert(directory, number as u64);
+        Ok(())
+    }
+
+    /// Shows the directory `path` as empty: what would be mounted there is not here, and what it covers must not be taken for it.
+    ///
+    /// # Errors
+    /// There is no such directory, or its volume is damaged.
+    pub fn hide(&mut self, path: &[u8]) -> Result<(), NotMounted> {
+        let directory = self.directory(path)?;
+        self.hidden.insert(directory);
         Ok(())
     }
 
@@ -215,6 +229,9 @@ impl Volume for Composite {
     }
 
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
+        if self.hidden.contains(&directory) {
+            return Ok(None);
+        }
         let (number, mounted, inner) = self.inner(directory)?;
         mounted.volume.lookup(inner, name)?.map(|found| self.seen(number, found)).transpose()
     }
@@ -224,6 +241,9 @@ impl Volume for Composite {
     }
 
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
+        if self.hidden.contains(&directory) {
+            return Ok(());
+        }
         let (number, mounted, inner) = self.inner(directory)?;
         mounted.volume.list(inner, from, &mut |item| take(self.item(number, item)))
     }
@@ -287,6 +307,14 @@ impl Volume for Composite {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.block_size_at(self.root)
+    }
+
+    fn block_size_at(&self, node: Node) -> u32 {
+        self.inner(node).map_or(0, |(_, mounted, inner)| mounted.volume.block_size_at(inner))
+    }
+
     /// Sizes are those of the root's volume; inodes are counted in all volumes.
     fn statistics(&self) -> Statistics {
         let mut all = self.volumes.iter().map(|mounted| mounted.volume.statistics());
@@ -336,6 +364,9 @@ impl<'a> Passes<'a> {
 impl Pass for Passes<'_> {
     fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError> {
         let composite = self.composite;
+        if composite.hidden.contains(&directory) {
+            return Ok(());
+        }
         let (number, _, pass, inner) = self.of(directory)?;
         pass.list(inner, &mut |item| take(composite.item(number, item)))
     }

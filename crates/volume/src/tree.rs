@@ -144,9 +144,13 @@ impl Volume for TreeVolume {
         &[]
     }
 
+    fn block_size(&self) -> u32 {
+        BLOCK_SIZE
+    }
+
     fn statistics(&self) -> Statistics {
         Statistics {
-            block_size: BLOCK_SIZE,
+            block_size: self.block_size(),
             blocks: self.blocks,
             inodes: self.tree.inode_count().into(),
             name_max: 255,

@@ -201,7 +201,15 @@ pub trait Volume: Send + Sync {
     /// The backings that extents refer to: the image, and views of it.
     fn backings(&self) -> &[Arc<dyn Backing>];
 
-    /// The file system's numbers.
+    /// Bytes of a block. Reads nothing: it is asked for with the attributes of each file.
+    fn block_size(&self) -> u32;
+
+    /// The block size of the file system that `node` is in: that of this one, unless it consists of several.
+    fn block_size_at(&self, _: Node) -> u32 {
+        self.block_size()
+    }
+
+    /// The file system's numbers. Some formats read all of a table to count what is free.
     fn statistics(&self) -> Statistics;
 
     /// The numbers of the file system that `node` is in: those of this one, unless it consists of several.

@@ -333,6 +333,7 @@ fn assemble<O: Opener>(
             guest.note(format!(
                 "{device:?}, which its fstab mounts on {directory:?}, is not on the disk, or cannot be read"
             ));
+            hide(&mut guest, &mount);
             continue;
         };
         let files = subvolume_of(system, &mount, opener);
@@ -341,10 +342,19 @@ fn assemble<O: Opener>(
             mounted.and_then(|files| guest.mount(directory.as_bytes(), files).map_err(|error| error.to_string()));
         if let Err(error) = mounted {
             guest.note(format!("{device:?} is not mounted on {directory:?} as its fstab says: {error}"));
+            hide(&mut guest, &mount);
         }
     }
     set_root(&mut guest, within)?;
     Ok(Arc::new(guest))
+}
+
+/// Shows the directory of what is not mounted as empty, if the guest would mount something there when it starts.
+fn hide(guest: &mut Composite, mount: &Mount) {
+    if mount.is_automatic() {
+        // Without a directory, there is nothing that could be taken for what is missing.
+        let _ = guest.hide(mount.directory.as_bytes());
+    }
 }
 
 /// What an entry of an fstab mounts: the options `subvol` and `subvolid` are of Btrfs, and count from the top subvolume.

@@ -197,9 +197,13 @@ impl Volume for BtrfsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.blocks.parameters.sector_size
+    }
+
     fn statistics(&self) -> Statistics {
         let superblock = &self.blocks.parameters.superblock;
-        let block_size = self.blocks.parameters.sector_size;
+        let block_size = self.block_size();
         let (all, used) = (superblock.total_bytes.get(), superblock.bytes_used.get());
         Statistics {
             block_size,

@@ -255,10 +255,14 @@ impl Volume for ExfatVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.chains.area().cluster as u32
+    }
+
     fn statistics(&self) -> Statistics {
         let area = self.chains.area();
         Statistics {
-            block_size: area.cluster as u32,
+            block_size: self.block_size(),
             blocks: area.clusters.into(),
             free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
             name_max: NAME_MAX,

@@ -169,10 +169,14 @@ impl Volume for F2fsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        BLOCK as u32
+    }
+
     fn statistics(&self) -> Statistics {
         let numbers = &self.nodes.parameters.numbers;
         Statistics {
-            block_size: BLOCK as u32,
+            block_size: self.block_size(),
             blocks: numbers.blocks,
             free_blocks: numbers.free_blocks,
             inodes: numbers.inodes,

@@ -286,18 +286,17 @@ impl Volume for IsoVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.block() as u32
+    }
+
     fn statistics(&self) -> Statistics {
         let name_max = match self.names {
             Names::Rock(_) => 255,
             Names::Joliet => 110 * 3,
             Names::Plain => 222,
         };
-        Statistics {
-            block_size: self.block() as u32,
-            blocks: self.descriptors.blocks,
-            name_max,
-            ..Statistics::default()
-        }
+        Statistics { block_size: self.block_size(), blocks: self.descriptors.blocks, name_max, ..Statistics::default() }
     }
 
     fn notes(&self) -> Vec<String> {

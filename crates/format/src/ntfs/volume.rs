@@ -436,9 +436,13 @@ impl Volume for NtfsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.mft.geometry.cluster() as u32
+    }
+
     fn statistics(&self) -> Statistics {
         Statistics {
-            block_size: self.mft.geometry.cluster() as u32,
+            block_size: self.block_size(),
             blocks: self.mft.geometry.clusters,
             free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
             inodes: self.mft.count(),

@@ -228,7 +228,11 @@ impl Volume for ApplianceVolume {
         &[]
     }
 
+    fn block_size(&self) -> u32 {
+        4096
+    }
+
     fn statistics(&self) -> Statistics {
-        Statistics { block_size: 4096, name_max: 255, ..Statistics::default() }
+        Statistics { block_size: self.block_size(), name_max: 255, ..Statistics::default() }
     }
 }

@@ -63,6 +63,22 @@ fn each_file_has_the_numbers_of_its_own_file_system() {
 }
 
 #[test]
+fn a_hidden_directory_is_empty() {
+    let mut guest = Composite::new(volume(&["boot/", "boot/stale", "home/", "home/stale", "home/stale/below", "file"]));
+    guest.hide(b"/home").unwrap();
+    let stale = |guest: &Composite, path: &str| resolve(guest, path.as_bytes(), Last::Followed).unwrap();
+    assert_eq!((stale(&guest, "home/stale"), stale(&guest, "boot/stale").is_some()), (None, true));
+    // Nodes have other addresses from the second volume on.
+    guest.mount(b"/boot", volume(&["efi/", "vmlinuz"])).unwrap();
+    guest.hide(b"boot/efi").unwrap();
+    let home = stale(&guest, "home").unwrap();
+    assert_eq!((list(&guest, home), stale(&guest, "home/stale/below")), (Vec::new(), None));
+    let walked = Parse::new().run(|parsing| walk(parsing, &guest, &mut |_| {}), || {}).unwrap().unwrap();
+    assert!(walked.tree.lookup(b"home").is_some() && walked.tree.lookup(b"home/stale").is_none());
+    assert!(matches!(guest.hide(b"none"), Err(NotMounted::NoDirectory)));
+}
+
+#[test]
 fn a_walk_goes_through_all_volumes() {
     let guest = guest();
     let walked = Parse::new().run(|parsing| walk(parsing, &guest, &mut |_| {}), || {}).unwrap().unwrap();

@@ -272,9 +272,13 @@ impl Volume for ErofsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.parameters.block() as u32
+    }
+
     fn statistics(&self) -> Statistics {
         Statistics {
-            block_size: self.parameters.block() as u32,
+            block_size: self.block_size(),
             blocks: self.parameters.blocks,
             inodes: self.parameters.inodes,
             name_max: 255,

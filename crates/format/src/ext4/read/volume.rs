@@ -364,6 +364,10 @@ impl Volume for Ext4Volume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.disk.block_size as u32
+    }
+
     fn statistics(&self) -> Statistics {
         let superblock = &self.disk.superblock;
         let wide = superblock.has_incompat(incompat::BIT64);
@@ -374,7 +378,7 @@ impl Volume for Ext4Volume {
         let of_groups = self.disk.needs_recovery().then(|| self.disk.free_in_groups()).flatten();
         let (free_blocks, free_inodes) = of_groups.unwrap_or(of_superblock);
         Statistics {
-            block_size: self.disk.block_size as u32,
+            block_size: self.block_size(),
             blocks: self.disk.blocks,
             free_blocks,
             inodes: superblock.inodes_count.get().into(),

@@ -205,8 +205,12 @@ impl Volume for SquashfsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.image.block_size()
+    }
+
     fn statistics(&self) -> Statistics {
-        let block_size = self.image.block_size();
+        let block_size = self.block_size();
         Statistics {
             block_size,
             blocks: self.image.bytes_used().div_ceil(block_size.into()),

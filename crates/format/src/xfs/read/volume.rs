@@ -277,11 +277,15 @@ impl Volume for XfsVolume {
         &self.backings
     }
 
+    fn block_size(&self) -> u32 {
+        self.disk.block_size as u32
+    }
+
     fn statistics(&self) -> Statistics {
         let superblock = &self.disk.superblock;
         let (inodes, free) = superblock.inodes_for_files();
         Statistics {
-            block_size: self.disk.block_size as u32,
+            block_size: self.block_size(),
             blocks: self.disk.blocks_for_files(),
             free_blocks: superblock.free_blocks.get(),
             inodes,
