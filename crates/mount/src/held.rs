@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -52,8 +52,7 @@ impl Held {
     /// Whether this mount is the uppermost one there. Does not contact its server, which may be dead.
     fn is_uppermost(&self) -> bool {
         let entry = &self.entry;
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        let Ok(told) = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID) else { return false };
+        let Ok(told) = self.numbers() else { return false };
         let is_device = entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor));
         match told.stx_mask & StatxFlags::MNT_ID.bits() {
             // Linux before 5.8 does not tell the number.
@@ -76,10 +75,15 @@ impl Held {
         self.id().map(|id| mounts_within(&id)).unwrap_or_default()
     }
 
-    fn id(&self) -> Option<MountId> {
+    /// The numbers of the file system and of the mount that are uppermost there. No attributes are asked for: a FUSE mount denies those of
+    /// its root to everybody but its user, root included (`fuse_getattr` in fs/fuse/dir.c).
+    fn numbers(&self) -> Result<Statx, Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        let told = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID);
-        let (point, entry) = told.ok().and_then(|told| entry_of(told.stx_mnt_id))?;
+        statx(self.parent.as_fd(), &self.name, flags, StatxFlags::empty())
+    }
+
+    fn id(&self) -> Option<MountId> {
+        let (point, entry) = self.numbers().ok().and_then(|told| entry_of(told.stx_mnt_id))?;
         Some(MountId::of(&entry, &point))
     }
 
