@@ -13,18 +13,18 @@ const WIDTH: usize = 77;
 
 /// The lines of a key in UTF-16. `above` is the full path of where the walk began.
 ///
-/// A name with a line break is left out: what follows the break would become lines of the file, which could mean anything.
-/// `lost` is told what is left out.
+/// A name with a line break is left out: what follows the break would become lines of the file, which could mean anything. So is one with
+/// half a character (an unpaired surrogate), which no text has. `lost` is told what is left out.
 pub fn export_key(above: &str, visited: &Visited, lost: &mut dyn FnMut(String)) -> Vec<u16> {
     let mut text: Vec<u16> = Vec::new();
     let path = visited.path.iter().fold(above.to_owned(), |path, name| path + "\\" + name);
-    if path.contains(['\0', '\r', '\n']) {
+    if path.contains(['\0', '\r', '\n', char::REPLACEMENT_CHARACTER]) {
         lost(format!("the key {path:?}"));
         return text;
     }
     text.extend(format!("[{path}]\r\n").encode_utf16());
     for (value, data) in &visited.values {
-        match value.name.units().iter().any(breaks) {
+        match value.name.units().iter().any(breaks) || !is_text(value.name.units()) {
             true => lost(format!("the value {:?} of {path:?}", value.name.to_string())),
             false => one(&mut text, value, data),
         }
@@ -50,11 +50,17 @@ fn one(text: &mut Vec<u16>, Value { name, kind, .. }: &Value, data: &[u8]) {
     text.extend("\r\n".encode_utf16());
 }
 
-/// The text of a string that can be written between quotes and be read again: one NUL at its end, and one line.
+/// The text of a string that can be written between quotes and be read again: one NUL at its end, one line, and whole characters.
 fn plain(data: &[u8]) -> Option<Vec<u16>> {
     let string: Vec<u16> = units(data).collect();
     let (last, string) = string.split_last()?;
-    (data.len().is_multiple_of(2) && *last == 0 && !string.iter().any(breaks)).then(|| string.to_vec())
+    let is_plain = data.len().is_multiple_of(2) && *last == 0 && !string.iter().any(breaks) && is_text(string);
+    is_plain.then(|| string.to_vec())
+}
+
+/// Whether it consists of whole characters.
+fn is_text(units: &[u16]) -> bool {
+    char::decode_utf16(units.iter().copied()).all(|character| character.is_ok())
 }
 
 /// Whether it ends a line or a text.

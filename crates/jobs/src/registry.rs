@@ -58,12 +58,14 @@ pub struct RegistryRequest {
     pub needs: DiskNeeds,
     /// A key: `HKLM\SYSTEM\Select`; in a hive also without the names that lead to it.
     pub key: String,
-    /// The hive's transaction logs; if there are none, those beside it.
+    /// The transaction logs, if the source is a hive; if none are given, those beside it.
     pub logs: Vec<PathBuf>,
 }
 
 /// A key that was found, with its hive.
 pub struct FoundKey<'a> {
+    /// Where the hive was found.
+    pub file: PathBuf,
     /// The hive.
     pub hive: &'a Hive,
     /// The key.
@@ -86,11 +88,17 @@ pub fn read<T: Send>(
     let source = &*request.source;
     let wanted = Wanted::parse(&request.key);
     let kind = source.metadata().map(|metadata| metadata.file_type());
-    if kind.as_ref().is_ok_and(FileType::is_dir) {
+    let is_directory = kind.as_ref().is_ok_and(FileType::is_dir);
+    let is_single = kind.is_ok_and(|kind| kind.is_file()) && is_hive(source)?;
+    if !is_single && !request.logs.is_empty() {
+        let reason = "logs are named for a single hive; those of a machine's hives are found beside them".to_owned();
+        return Err(nothing(source, reason));
+    }
+    if is_directory {
         let found = place::hives(&Place::Host(source.to_owned())).map_err(|error| nothing(source, error))?;
         return parse(|parsing| of_machine(parsing, source, &wanted, &found, look), meanwhile)?;
     }
-    if kind.is_ok_and(|kind| kind.is_file()) && is_hive(source)? {
+    if is_single {
         let file = open(source)?;
         let logs = match request.logs.is_empty() {
             false => request.logs.iter().map(|log| open(log)).collect::<Result<Vec<_>, RegistryError>>()?,
@@ -105,6 +113,10 @@ pub fn read<T: Send>(
         return parse(read, meanwhile)?;
     }
     let (path, part) = disk(request)?;
+    if !part.within.as_os_str().is_empty() {
+        let reason = "the hives of an image are found where Windows has them; leave the path out, or copy a hive out ('inarch disk cp')";
+        return Err(nothing(source, reason.to_owned()));
+    }
     let images = part.open(&path)?;
     let read = |parsing| {
         let found = place::hives_in_image(parsing, images, &part).map_err(|error| nothing(&path, error))?;
@@ -169,8 +181,8 @@ fn of_machine<T>(
     let names = || users().map(|found| &*found.name).collect::<Vec<_>>().join(", ");
     let (hive, name) = match wanted.root() {
         Some(Root::Machine(name)) => (machine(name), name.to_owned()),
-        Some(Root::User(".DEFAULT")) => (machine("DEFAULT"), ".DEFAULT".to_owned()),
-        Some(Root::User(sid)) if sid.starts_with("S-1-") => {
+        Some(Root::User(name)) if name.eq_ignore_ascii_case(".DEFAULT") => (machine("DEFAULT"), name.to_owned()),
+        Some(Root::User(sid)) if sid.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("S-1-")) => {
             let software = machine("SOFTWARE").map(&open).transpose()?;
             let profile = software.map(|software| path::profile(&software, sid)).transpose();
             let profile = profile.map_err(|error| RegistryError::Hive { path: source.to_owned(), error })?.flatten();
@@ -206,11 +218,13 @@ fn in_hive<T>(
     for name in &within {
         let Some(next) = hive.subkey(&key, name).map_err(fail)? else {
             let at = if names.is_empty() { "at its top".to_owned() } else { format!("in {:?}", names.join("\\")) };
-            return Err(nothing(source, format!("there is no key {name:?} {at}")));
+            // What is missing may be in a log that is not there.
+            let notes = hive.notes().iter().map(|note| format!("; {note}")).collect::<String>();
+            return Err(nothing(source, format!("there is no key {name:?} {at}{notes}")));
         };
         names.push(next.name.to_string());
         key = next;
     }
     let path = above.map(|above| names.iter().fold(above, |path, name| path + "\\" + name));
-    look(FoundKey { hive, key, path, within: names }).map_err(fail)
+    look(FoundKey { file: source.to_owned(), hive, key, path, within: names }).map_err(fail)
 }

@@ -1,6 +1,6 @@
 //! `inarch disk reg`: reads the registry of a Windows machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -55,7 +55,7 @@ pub struct RegistryArguments {
     pub export: bool,
 
     /// Export in UTF-8
-    #[arg(long, requires = "export")]
+    #[arg(long, requires = "export", conflicts_with = "json")]
     pub utf8: bool,
 
     /// Print JSON
@@ -79,11 +79,11 @@ pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
                 Some(name) => one(&found, name)?,
                 None => Some(if arguments.json { as_json(&found)? } else { table(&found)? }),
             };
-            Ok((found.hive.notes().to_vec(), text))
+            Ok((notes(&found), text))
         },
         || {},
     )?;
-    note(&request, &notes);
+    notes.iter().for_each(complain);
     let text = text.ok_or_else(|| {
         let key = &request.key;
         anyhow!("{}: the key {key:?} has no value {:?}", shown(&request.source), name.unwrap_or_default())
@@ -92,10 +92,10 @@ pub fn run(arguments: &RegistryArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn note(request: &RegistryRequest, notes: &[String]) {
-    for note in notes {
-        complain(format_args!("{}: {note}", shown(&request.source)));
-    }
+/// What the user should know of a hive.
+fn notes(found: &FoundKey<'_>) -> Vec<String> {
+    let file = shown(&found.file);
+    found.hive.notes().iter().map(|note| format!("{file}: {note}")).collect()
 }
 
 /// The value as a line, or more if it has several.
@@ -178,7 +178,7 @@ fn export(request: &RegistryRequest, utf8: bool) -> anyhow::Result<ExitCode> {
     let exported = read(request, |found| every_key(&found, utf8, &texts_of(texts)), print);
     let (above_known, notes) = exported?;
     printed?;
-    note(request, &notes);
+    notes.iter().for_each(complain);
     match above_known {
         true => Ok(ExitCode::SUCCESS),
         false => Err(anyhow!(
@@ -198,18 +198,19 @@ fn every_key(
     utf8: bool,
     send: &dyn Fn(Vec<u16>) -> bool,
 ) -> Result<(bool, Vec<String>), HiveError> {
-    let mut notes = found.hive.notes().to_vec();
+    let mut notes = notes(found);
     let Some(above) = &found.path else { return Ok((false, notes)) };
     let mark = if utf8 { "" } else { "\u{feff}" };
     let mut goes_on = send(format!("{mark}{HEAD}").encode_utf16().collect());
     let mut walk = found.hive.walk(found.key.clone());
     while goes_on && let Some(visited) = walk.next_key()? {
-        goes_on = send(exported(above, &visited, &mut notes));
+        goes_on = send(exported(above, &visited, &found.file, &mut notes));
     }
     Ok((true, notes))
 }
 
-fn exported(above: &str, visited: &Visited, notes: &mut Vec<String>) -> Vec<u16> {
-    let mut lost = |what| notes.push(format!("{what} is left out: its name has a line break or NUL; --json prints it"));
+fn exported(above: &str, visited: &Visited, file: &Path, notes: &mut Vec<String>) -> Vec<u16> {
+    let why = "its name has a line break, a NUL or half a character; --json prints it";
+    let mut lost = |what| notes.push(format!("{}: {what} is left out: {why}", shown(file)));
     export_key(above, visited, &mut lost)
 }
