@@ -8,8 +8,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::listing::{assert_same, listing};
+use crate::support::mounted::{Server, unmount};
 use crate::support::{
-    INARCH, LONG, assert_one_line, assert_one_line_and, assert_status, host, inarch, scratch, stderr, stdout, within,
+    INARCH, LONG, LVM, assert_one_line, assert_one_line_and, assert_status, host, inarch, scratch, stderr, stdout,
+    within,
 };
 
 /// Makes `guest.img`: a GPT disk with a root (ext4, 64 MiB) and a home (ext4, 16 MiB, LABEL=home), from the directories `root` and `home`.
@@ -131,6 +133,50 @@ fn as_the_guest_has_it() {
     }
     let after = (fs::read(image).unwrap(), Path::new(image).metadata().unwrap().mtime());
     assert!(before == after, "the image was changed");
+}
+
+/// An fstab names logical volumes in two ways, and others by what blkid says of them.
+#[test]
+fn with_what_its_fstab_mounts_by_a_uuid_and_from_a_volume_group() {
+    let test = "with_what_its_fstab_mounts_by_a_uuid_and_from_a_volume_group";
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: {test}: lvm2 takes devices only, and only root makes them of files");
+    }
+    let dir = scratch();
+    let script = "mkdir -p root/etc root/home root/data home/user data point; echo 'ID=guest' > root/etc/os-release
+        echo notes > home/user/notes; echo data > data/file
+        for name in home data; do /sbin/mke2fs -q -t ext4 -d $name $name.img 8M 2> /dev/null; done
+        uuid=$(/sbin/blkid --probe -o value -s UUID home.img)
+        printf \"/dev/mapper/vg-root / ext4\\n/dev/vg/data /data ext4\\nUUID=$uuid /home ext4\\n\" > root/etc/fstab
+        /sbin/mke2fs -q -t ext4 -d root root.img 16M 2> /dev/null; truncate -s 50M guest.img
+        printf 'label: gpt\\nsize=32M,type=V\\nsize=8M,type=L\\n' | /sbin/sfdisk -q guest.img
+        dd if=home.img of=guest.img bs=1M seek=33 conv=notrunc status=none
+        first=$(losetup -f --show -o 1M --sizelimit 32M guest.img); second=$first; trap 'losetup -d $first' EXIT
+        lvm pvcreate -y $first; lvm vgcreate vg $first
+        lvm lvcreate -an -Zn -l 4 -n root vg; lvm lvcreate -an -Zn -l 2 -n data vg
+        dd if=root.img of=$first bs=1M seek=1 status=none; dd if=data.img of=$first bs=1M seek=17 status=none";
+    host("sh", &["-ec", &script.replacen("EXIT\n", &format!("EXIT\n{LVM}"), 1)], dir.path());
+    let image = dir.path().join("guest.img");
+    let before = fs::read(&image).unwrap();
+    let inspected: Value = serde_json::from_str(&said(&["inspect", "--json", image.to_str().unwrap()])).unwrap();
+    let mounts = inspected[0]["mounts"].as_array().unwrap().iter();
+    let mounts: Vec<_> =
+        mounts.map(|mount| ["directory", "volume"].map(|field| mount[field].as_str().unwrap())).collect();
+    assert_eq!(mounts, [["/", "/dev/vg/root"], ["/data", "/dev/vg/data"], ["/home", "/dev/sda2"]]);
+
+    // A mount has them all at their places, and takes no writes in any of them.
+    let mut server = Server::start(dir.path(), "guest.img", &[]);
+    let point = dir.path().join("point");
+    for (path, text) in [("etc/os-release", "ID=guest\n"), ("data/file", "data\n"), ("home/user/notes", "notes\n")] {
+        let path = point.join(path);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        for refused in [fs::write(&path, "other"), fs::write(path.with_extension("new"), ""), fs::remove_file(&path)] {
+            assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{path:?}");
+        }
+    }
+    unmount(&point);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert!(fs::read(&image).unwrap() == before, "the image was changed");
 }
 
 /// Other file systems count what is free in their own ways: FAT by its table, NTFS by a bitmap.

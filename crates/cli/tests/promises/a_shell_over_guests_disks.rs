@@ -128,7 +128,7 @@ fn guest(dir: &Path) {
         seq 30000 > root/dir/numbers; head -c 100000 /dev/urandom > root/dir/random; cp /bin/true root/usr/bin/bash
         ln -s ../etc/hostname root/dir/link; ln -s /dir root/to; ln root/dir/numbers root/dir/again
         printf 'first' > root/dir/sparse; truncate -s 3M root/dir/sparse; printf 'last' >> root/dir/sparse
-        printf x > 'root/dir/a b'; mkfifo root/dir/fifo; setfattr -n user.note -v text root/dir/numbers
+        printf x > 'root/dir/a b'; truncate -s 5000 root/zeros; mkfifo root/dir/fifo; setfattr -n user.note -v text root/dir/numbers
         printf 'of the user' > home/user/notes; touch -d @1700000000.25 root/dir/numbers
         /sbin/mke2fs -q -t ext4 -L root -d root root.img 64M 2> /dev/null
         /sbin/mke2fs -q -t ext4 -L home -d home home.img 16M 2> /dev/null
@@ -139,11 +139,29 @@ fn guest(dir: &Path) {
     host("sh", &["-ec", files], dir);
 }
 
+/// What dumpe2fs says of the numbers of `home.img`, as `statvfs`, `df` and `df-h` print them. Parts of a percent count as one, as for df(1).
+const NUMBERS: &str = "/sbin/dumpe2fs -h home.img 2> /dev/null | awk -F': *' '{ of[$1] = $2 } END {
+    size = of[\"Block size\"]; all = of[\"Block count\"]; free = of[\"Free blocks\"]; used = all - free
+    printf \"bsize: %d\\nfrsize: %d\\nblocks: %d\\nbfree: %d\\n\", size, size, all, free
+    printf \"files: %d\\nffree: %d\\nnamemax: 255\\n\", of[\"Inode count\"], of[\"Free inodes\"]
+    part = used * 100 / all; part = int(part) + (part > int(part)); kib = size / 1024; mib = kib / 1024
+    printf \"/dev/sda2 %d %d %d %d%% /home\\n\", all * kib, used * kib, free * kib, part
+    printf \"/dev/sda2 %.1f MiB %.1f MiB %.1f MiB %d%% /home\\n\", all * mib, used * mib, free * mib, part }'";
+
+/// What debugfs says of the files in `/dir`, as `readdir` prints them.
+const ENTRIES: &str =
+    "/sbin/debugfs -R 'ls -p /dir' root.img 2> /dev/null | grep -v '/[.][.]*/[^/]*/$' | sort -t / -k 6 | awk -F / '
+    BEGIN { kind[\"10\"] = \"r\"; kind[\"04\"] = \"d\"; kind[\"12\"] = \"l\"; kind[\"01\"] = \"f\" }
+    NF { printf \"  ino: %d\\n  ftyp: %s\\n  name: %s\\n\", $2, kind[substr($3, 1, 2)], $6 }'";
+
 /// Each verb beside the program that does so with the files that the guest was made of.
 #[test]
 fn what_is_read_is_what_the_usual_programs_say() {
     let dir = scratch();
     guest(dir.path());
+    let table =
+        "truncate -s 8M mbr.img; printf 'label: dos\\nsize=2M,type=c\\nsize=1M,bootable\\n' | /sbin/sfdisk -q mbr.img";
+    host("sh", &["-ec", table], dir.path());
     let image = dir.path().join("guest.img");
     let before = (fs::read(&image).unwrap(), image.metadata().unwrap().mtime());
     for (verb, program) in [
@@ -205,6 +223,69 @@ fn what_is_read_is_what_the_usual_programs_say() {
         ("inspect-get-hostname /dev/vda1", "echo box"),
         ("inspect-get-mountpoints /dev/sda1", "printf '/: /dev/sda1\\n/home: /dev/sda2\\n'"),
         ("mountpoints", "printf '/dev/sda1: /\\n/dev/sda2: /home\\n'"),
+        (
+            "list-devices\nlist-partitions",
+            "echo /dev/sda; /sbin/sfdisk -q -l -o device guest.img | sed '1d; s,guest.img,/dev/sda,'",
+        ),
+        (
+            "launch\nrun\nsync\nset-autosync true\nset-memsize 500\nlvm-scan true\nvg-activate-all true\nnr-devices",
+            "echo 1",
+        ),
+        (
+            "add-drive home.img readonly:true\nlaunch\nblockdev-getro /dev/sdb\nget-e2label /dev/sdb",
+            "echo true; /sbin/e2label home.img",
+        ),
+        (
+            "add-drive-ro mbr.img\npart-get-mbr-id /dev/sdb 1",
+            "echo 0x$(/sbin/sfdisk --part-type mbr.img 1 | tr -d ' ')",
+        ),
+        ("add-ro mbr.img\npart-get-bootable /dev/sdb 1\npart-get-bootable /dev/sdb 2", "echo false; echo true"),
+        ("part-get-gpt-type /dev/sda 1", "/sbin/sfdisk --part-type guest.img 1"),
+        ("part-get-gpt-guid /dev/sda 2", "/sbin/sfdisk --part-uuid guest.img 2"),
+        ("part-get-disk-guid /dev/sda", "/sbin/sfdisk --disk-id guest.img"),
+        ("part-to-dev /dev/sda2\npart-to-partnum /dev/sda2", "echo /dev/sda; echo 2"),
+        (
+            "device-index /dev/sda\ndevice-name 0\ncanonical-device-name /dev/vda1",
+            "echo 0; echo /dev/sda; echo /dev/sda1",
+        ),
+        ("is-whole-device /dev/sda\nis-whole-device /dev/sda1", "echo true; echo false"),
+        ("<!echo findfs-uuid $(/sbin/blkid -o value -s UUID home.img)", "echo /dev/sda2"),
+        (
+            "<!echo findfs-partuuid $(/sbin/sfdisk --part-uuid guest.img 2)\nfindfs-partlabel system",
+            "echo /dev/sda2; echo /dev/sda1",
+        ),
+        (
+            "blkid /dev/sda2",
+            "for tag in TYPE LABEL UUID; do echo $tag: $(/sbin/blkid -p -o value -s $tag home.img); done",
+        ),
+        ("get-uuid /dev/sda2\nget-e2uuid /dev/sda2", "for i in 1 2; do /sbin/blkid -o value -s UUID home.img; done"),
+        ("statvfs /home/user\ndf | grep /home | tr -s ' '\ndf-h | grep /home | tr -s ' '", NUMBERS),
+        (
+            "mounts\numount-all\nmount-vfs ro ext4 /dev/sda2 /\nls /\nmounts",
+            "echo /dev/sda1; echo /dev/sda2; ls home; echo /dev/sda2",
+        ),
+        ("readdir /dir | grep '^ '", ENTRIES),
+        ("ls0 /dir names\n!tr '\\0' '\\n' < names", "ls root/dir"),
+        ("read-file /dir/lines", "cat root/dir/lines"),
+        ("setenv PAGER 'tail -n 1'\nmore /dir/lines", "tail -n 1 root/dir/lines"),
+        (
+            "grepi TWO /dir/lines\negrepi 'T(H|W)' /dir/lines",
+            "grep -i TWO root/dir/lines; grep -iE 'T(H|W)' root/dir/lines",
+        ),
+        ("lgetxattr /dir/numbers user.note", "printf text"),
+        ("is-chardev /dir/fifo\nis-blockdev /dir/fifo\nis-socket /dir/fifo", "echo false; echo false; echo false"),
+        ("is-zero /zeros\nis-zero /dir/sparse\nis-zero-device /dev/sda2", "echo true; echo false; echo false"),
+        (
+            "lstat /dir/link | grep -E '^(mode|size|mtime)'",
+            "stat -c '%f %s %Y' root/dir/link | { read -r mode size mtime; printf 'mode: %d\\nsize: %d\\nmtime: %d\\n' 0x$mode $size $mtime; }",
+        ),
+        ("lstatns /dir/link | grep -E 'size|mtime_sec'", "stat -c 'st_size: %s\nst_mtime_sec: %Y' root/dir/link"),
+        ("inspect-get-type /dev/sda1\ninspect-get-arch /dev/sda1", "echo linux; uname -m"),
+        (
+            "inspect-get-product-name /dev/sda1\ninspect-get-major-version /dev/sda1",
+            ". root/etc/os-release; echo $PRETTY_NAME; echo ${VERSION_ID%.*}",
+        ),
+        ("inspect-get-filesystems /dev/sda1", "echo /dev/sda1; echo /dev/sda2"),
         (
             "stat /dir/again | grep -E 'mode|nlink|size|mtime'",
             "stat -c 'mode: %f' root/dir/numbers | python3 -c 'print(\"mode:\", int(input()[6:], 16))'; stat -c 'nlink: %h\nsize: %s\nblksize: 1024\nmtime: %Y' root/dir/numbers",
@@ -284,11 +365,13 @@ fn volumes_lie_on_several_disks() {
         first=$(losetup -f --show a.img); second=$(losetup -f --show b.img); trap 'losetup -d $first $second' EXIT
         {LVM}
         lvm pvcreate -y $first $second > said; lvm vgcreate shellvg $first $second > said
-        lvm lvcreate -an -Zn -l 16 -n data shellvg > said"
+        lvm lvcreate -an -Zn -l 16 -n data shellvg > said
+        lvm lvs --noheadings -o lv_uuid shellvg"
     );
-    host("sh", &["-ec", &made], dir.path());
-    let said = told(dir.path(), &["a.img", "b.img"], "lvs\nvgs\npvs\nlist-devices\nis-lv /dev/mapper/shellvg-data");
-    assert_eq!(said, "/dev/shellvg/data\nshellvg\n/dev/sda\n/dev/sdb\n/dev/sda\n/dev/sdb\ntrue\n");
+    let identifier = host("sh", &["-ec", &made], dir.path());
+    let lines = "lvs\nvgs\npvs\nlist-devices\nis-lv /dev/mapper/shellvg-data\nlvuuid /dev/shellvg/data";
+    let expected = "/dev/shellvg/data\nshellvg\n/dev/sda\n/dev/sdb\n/dev/sda\n/dev/sdb\ntrue\n";
+    assert_eq!(told(dir.path(), &["a.img", "b.img"], lines), format!("{expected}{}\n", identifier.trim()));
     assert_eq!(
         verb(dir.path(), &["a.img", "b.img", "blockdev-getsize64", "/dev/shellvg/data"]),
         format!("{}\n", 64 << 20)

@@ -6,7 +6,7 @@ use super::a_guests_disk_is_looked_into::said;
 use crate::support::{host, scratch};
 
 /// Makes an empty hive (the "Base block", "Hive bin" and "Key node" of the regf specification), for hivexregedit to fill.
-const EMPTY_HIVE: &str = r#"
+pub const EMPTY_HIVE: &str = r#"
 import struct, sys
 hive = bytearray(8192)
 def put(at, data): hive[at:at + len(data)] = data
@@ -25,7 +25,7 @@ put(508, struct.pack("<I", sum))
 open(sys.argv[1], "wb").write(hive)
 "#;
 
-const SOFTWARE: &str = r#"Windows Registry Editor Version 5.00
+pub const SOFTWARE: &str = r#"Windows Registry Editor Version 5.00
 
 [HKEY\Microsoft]
 

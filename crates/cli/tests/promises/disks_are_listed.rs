@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{INARCH, LVM, assert_one_line, assert_status, host, inarch, scratch, stdout};
+use crate::support::{INARCH, LVM, assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
 
 /// What blkid says of a part of an image: TYPE, LABEL and UUID.
 fn blkid(image: &Path, offset: u64, size: u64) -> [Option<String>; 3] {
@@ -133,7 +133,7 @@ fn with_their_logical_volumes() {
     // One disk alone has what lies on it, and says what does not.
     let output = inarch(["disk", "list", &at("disk.img")]);
     assert_status(&output, 0);
-    let said = crate::support::stderr(&output);
+    let said = stderr(&output);
     assert!(said.contains("my-vg: physical volume") && said.contains("/dev/my-vg/data cannot be read"), "{said}");
     assert!(stdout(&output).contains("/dev/my-vg/root"));
     for name in ["/dev/my-vg/root", "my-vg/root", "/dev/mapper/my--vg-root", "LABEL=root"] {
@@ -195,12 +195,27 @@ fn in_every_container() {
     assert!(stdout(&output).starts_with("40.0 MiB in qcow2, gpt "), "{output:?}");
 }
 
+/// Commands that open an image; the last two write to it.
+const OPENING: [&[&str]; 11] = [
+    &["disk", "list", "IMAGE"],
+    &["disk", "ls", "IMAGE"],
+    &["disk", "cat", "IMAGE", "/file"],
+    &["image", "IMAGE", "-o", "out.tar"],
+    &["mount", "IMAGE", "point"],
+    &["shell", "IMAGE"],
+    &["serve", "nbd", "IMAGE", "--socket", "socket"],
+    &["serve", "blk", "IMAGE", "--socket", "socket"],
+    &["serve", "file", "IMAGE", "raw.img"],
+    &["disk", "write", "IMAGE", "/file"],
+    &["run", "--quiet", "--accel=tcg", "--disk", "IMAGE", "true"],
+];
+
 /// The bytes of an image decide which files it names; the user, which of them are opened.
 #[test]
 fn without_a_file_that_only_the_image_names() {
     let dir = scratch();
     containers(dir.path());
-    let script = "mkdir host; mv disk.img host/secret
+    let script = "mkdir host point; mv disk.img host/secret; echo list-filesystems > script
         qemu-img create -q -f qcow2 -b $PWD/host/secret -F raw backing.qcow2
         qemu-img create -q -f qcow2 -o data_file=$PWD/new,data_file_raw=on data.qcow2 40M; mv new spare
         sed -i s,$PWD/new,$PWD/key, data.qcow2; mkfifo key
@@ -214,17 +229,28 @@ fn without_a_file_that_only_the_image_names() {
         ("flat.vmdk", "extent '/etc/passwd'"),
         ("chain.qcow2", "backing file 'backing.qcow2'"),
     ] {
-        let output = Command::new("strace")
-            .args(["-f", "-qq", "-o", "log", "-e", "trace=open,openat,openat2", INARCH, "disk", "list", image])
-            .current_dir(dir.path())
-            .output()
-            .unwrap();
-        assert_status(&output, 125);
-        assert_one_line(&output, &[image, asks, "--with FILE"]);
-        let log = fs::read_to_string(dir.path().join("log")).unwrap();
-        assert!(log.contains(image), "{log}");
-        for named in ["secret", "key", "passwd", "\"backing.qcow2"] {
-            assert!(image.contains(named.trim_matches('"')) || !log.contains(named), "{image} opens {named}: {log}");
+        // Commands that write to an image refuse a VMDK one, whatever it names.
+        let count = if image == "flat.vmdk" { OPENING.len() - 2 } else { OPENING.len() };
+        for words in &OPENING[..count] {
+            let output = Command::new("strace")
+                .args(["-f", "-qq", "-o", "log", "-e", "trace=open,openat,openat2", INARCH])
+                .args(words.iter().map(|&word| if word == "IMAGE" { image } else { word }))
+                .current_dir(dir.path())
+                .stdin(File::open(dir.path().join("script")).unwrap())
+                .output()
+                .unwrap();
+            assert_status(&output, if words[0] == "shell" { 1 } else { 125 });
+            let said = stderr(&output);
+            let line = said.lines().last().unwrap_or_default();
+            assert!([image, asks, "--with FILE"].iter().all(|part| line.contains(part)), "{words:?}: {said}");
+            // A server has said before how it is used.
+            assert!(words[0] == "serve" || said.lines().count() == 1, "{words:?}: {said}");
+            let log = fs::read_to_string(dir.path().join("log")).unwrap();
+            assert!(log.contains(image), "{log}");
+            for named in ["secret\"", "key\"", "passwd\"", "\"backing.qcow2\""] {
+                let is_image = image == named.trim_matches('"');
+                assert!(is_image || !log.contains(named), "{words:?}: {image} opens {named}: {log}");
+            }
         }
     }
     // What the user names is opened, wherever it is.

@@ -21,7 +21,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("$HOME/project", "needs a scheduler: make example-fleet"),
     ("scope=team", "needs Maven: caches_outlive_the_guest"),
     ("--key", "needs an encrypted disk: encrypted_disks_are_read"),
-    ("disk reg", "needs a registry's hives: a_windows_disk_is_inspected"),
+    ("disk reg", "needs a registry's hives: a_windows_registry_is_read"),
     ("/dev/vg", "needs a logical volume: a_guest_of_several_disks_is_read"),
     ("vng", "needs another program"),
     ("compare-mkfs", "takes minutes: disks_are_made"),

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod a_block_device_is_a_source;
 mod a_build_needs_no_more_than_its_trace;
 mod a_changed_file_is_an_error_and_is_named;
 mod a_container_image_runs_as_it_says;
@@ -31,6 +32,7 @@ mod a_shell_over_guests_disks;
 mod a_traced_command_is_like_itself;
 mod a_users_overlay_is_like_a_disk;
 mod a_windows_disk_is_inspected;
+mod a_windows_registry_is_read;
 mod accesses_are_recorded;
 mod an_installation_is_whole;
 mod an_interrupted_image_leaves_nothing;
