@@ -22,7 +22,8 @@ Examples:
   inarch disk fsck guest.img
   inarch disk fsck --repair guest.qcow2:2
 
-This machine's own tools (e2fsck, xfs_repair, ...) check the file systems, in a guest. Without --repair nothing is written to the image.
+This machine's own tools (e2fsck, xfs_repair, ...) check the file systems, in a guest: all of the image, or that of the volume that is named. Without \
+--repair nothing is written to the image.
 
 Exit status: 0 no errors; 1 errors were corrected; 4 there are errors; 125 it could not be checked.")]
 pub struct FsckArguments {
@@ -86,13 +87,13 @@ pub fn resize(arguments: &ResizeArguments) -> anyhow::Result<ExitCode> {
     let (target, paths) = image.target(&[])?;
     anyhow::ensure!(paths.is_empty(), "a volume is resized whole; name it without :/PATH");
     timings::check(&image.machine.timings)?;
-    let request = image.machine.request(&target, Access::Repair);
-    let Resized { before, now, report } = appliance::resize(&request, *size, Events::new(tell))?;
+    let request = image.machine.request(&target, Access::Resize);
+    let Resized { volume, before, now, report } = appliance::resize(&request, *size, Events::new(tell))?;
     match report {
-        None => answer(format!("it has {} already\n", size::show(now)))?,
+        None => answer(format!("{volume} has {} already\n", size::show(now)))?,
         Some(report) => {
             timings::tell(&image.machine.timings, report.timeline.steps())?;
-            answer(format!("{} -> {}\n", size::show(before), size::show(now)))?;
+            answer(format!("{volume}: {} -> {}\n", size::show(before), size::show(now)))?;
         }
     }
     Ok(ExitCode::SUCCESS)

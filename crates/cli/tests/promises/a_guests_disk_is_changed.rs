@@ -213,6 +213,35 @@ fn a_process_and_a_virtual_machine_do_the_same() {
     );
 }
 
+#[test]
+fn every_file_system_is_checked_whether_the_guest_mounts_it_or_not() {
+    let dir = scratch();
+    let dir = dir.path();
+    let files = "mkdir -p root/etc data; echo ID=guest > root/etc/os-release; echo 'LABEL=root / ext4' > root/etc/fstab; echo f > data/f
+        mke2fs -q -t ext4 -L root -d root root.img 16M; mke2fs -q -t ext4 -d data data.img 16M
+        debugfs -w -R 'sif /f links_count 9' data.img > said 2>&1; truncate -s 40M guest.img
+        printf 'label: gpt\\nsize=16M\\nsize=16M\\nsize=1M\\n' | sfdisk -q guest.img
+        truncate -s 1M swap.img; mkswap -q swap.img > said; dd if=root.img of=guest.img bs=1M seek=1 conv=notrunc status=none
+        dd if=data.img of=guest.img bs=1M seek=17 conv=notrunc status=none; dd if=swap.img of=guest.img bs=1M seek=33 conv=notrunc status=none";
+    done(dir, files);
+    let names = |output: &std::process::Output| {
+        let told = stderr(output);
+        ["/dev/sda1: e2fsck", "/dev/sda2: e2fsck", "/dev/sda3"].map(|name| told.contains(name))
+    };
+    let told = sh(dir, "i disk fsck guest.img");
+    assert_status(&told, 4);
+    assert_eq!(names(&told), [true, true, false], "{}", stderr(&told));
+    assert_status(&sh(dir, "i disk fsck --repair guest.img"), 1);
+    // Neither is the root of an operating system any more.
+    done(
+        dir,
+        "dd if=data.img of=guest.img bs=1M seek=1 conv=notrunc status=none; i disk fsck --repair guest.img:1 2> said || true",
+    );
+    let told = sh(dir, "i disk fsck guest.img");
+    assert_status(&told, 0);
+    assert_eq!(names(&told), [true, true, false], "{}", stderr(&told));
+}
+
 /// File systems, the size of their images, how they are made and checked.
 const FILE_SYSTEMS: [(&str, &str, &str, &str); 8] = [
     ("xfs", "320M", "mkfs.xfs -q -f img", "xfs_repair -n -f img"),
@@ -358,7 +387,7 @@ fn an_image_is_changed_by_one_and_trusted_by_nobody() {
     for command in
         ["i run --root none --disk guest.raw true", "echo x | i disk write guest.raw /file", "i disk fsck guest.raw"]
     {
-        told(sh(dir, command), &["guest.raw", "looks like a qcow2 image", "format=raw or format=qcow2"]);
+        told(sh(dir, command), &["guest.raw", "looks like a qcow2 image", "--format raw or qcow2"]);
     }
     for command in
         ["i run --root none --disk guest.raw,format=qcow2 true", "echo x | i disk write --format qcow2 guest.raw /file"]
@@ -471,7 +500,7 @@ fn a_volume_grows_and_shrinks_with_its_partition() {
     assert_one_line(&sh(dir, "i disk resize x.img 300M"), &["XFS cannot be made smaller"]);
     assert_eq!(
         done(dir, "i disk resize x.img 400M; xfs_repair -n -f x.img >/dev/null 2>&1; stat -c %s x.img"),
-        format!("320 MiB -> 400 MiB\n{}\n", 400 << 20)
+        format!("/dev/sda: 320 MiB -> 400 MiB\n{}\n", 400 << 20)
     );
 }
 
@@ -488,8 +517,8 @@ fn an_image_grows_by_the_files_that_were_named_for_it() {
         mke2fs -q -t ext4 base.img 32M; cp base.img there; qemu-img create -q -f qcow2 -b $PWD/there/base.img -F raw over.qcow2
         echo mine > there/data.raw; echo mine > there/base.img",
     );
-    assert_eq!(done(dir, "i disk resize --with data.raw img.qcow2 64M"), "32.0 MiB -> 64.0 MiB\n");
-    assert_eq!(done(dir, "i disk resize --with base.img over.qcow2 64M"), "32.0 MiB -> 64.0 MiB\n");
+    assert_eq!(done(dir, "i disk resize --with data.raw img.qcow2 64M"), "/dev/sda: 32.0 MiB -> 64.0 MiB\n");
+    assert_eq!(done(dir, "i disk resize --with base.img over.qcow2 64M"), "/dev/sda: 32.0 MiB -> 64.0 MiB\n");
     assert_eq!(
         done(dir, "cat there/data.raw there/base.img; stat -c %s data.raw base.img"),
         "mine\nmine\n67108864\n33554432\n"

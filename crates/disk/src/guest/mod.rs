@@ -14,7 +14,7 @@ use crate::DiskVolume;
 pub use crypttab::Mapped;
 pub use fstab::{BadSubvolume, Mount, Subvolume};
 pub use packages::{Database, Package};
-pub use places::{Place, Places, places};
+pub use places::{Place, Places, file_systems, places};
 pub use system::{System, system};
 
 /// The most bytes of an fstab.

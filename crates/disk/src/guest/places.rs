@@ -86,6 +86,24 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
     Ok(found)
 }
 
+/// Every volume that holds files, for a caller that mounts none of them.
+///
+/// # Errors
+/// There is none.
+pub fn file_systems(volumes: &[DiskVolume]) -> Result<Places, NotFound> {
+    let mounted: Vec<_> = (0..).zip(volumes).filter(|(_, volume)| has_files(volume)).map(|(at, _)| whole(at)).collect();
+    match (mounted.is_empty(), volumes.iter().find_map(encrypted)) {
+        (true, Some(locked)) => Err(locked),
+        (true, None) => Err(NotFound::Nothing { there: shown(volumes) }),
+        (false, _) => Ok(Places { mounted, missing: Vec::new() }),
+    }
+}
+
+/// Whether a volume holds files, by its signature.
+fn has_files(volume: &DiskVolume) -> bool {
+    volume.content().is_some_and(|content| !WITHOUT_FILES.contains(&content.format))
+}
+
 fn encrypted(volume: &DiskVolume) -> Option<NotFound> {
     volume.locked.as_ref().map(|_| NotFound::Encrypted { volume: volume.name() })
 }
@@ -96,8 +114,6 @@ fn whole(volume: usize) -> Place {
 
 /// The only volume with files, where none is the root of an operating system.
 fn only(volumes: &[DiskVolume]) -> Result<usize, NotFound> {
-    let has_files =
-        |volume: &DiskVolume| volume.content().is_some_and(|content| !WITHOUT_FILES.contains(&content.format));
     let with_files: Vec<_> = volumes.iter().enumerate().filter(|(_, volume)| has_files(volume)).collect();
     match &*with_files {
         [] => Err(NotFound::Nothing { there: shown(volumes) }),

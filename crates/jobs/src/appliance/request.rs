@@ -11,6 +11,7 @@ use inarch_lifecycle::PathError;
 use inarch_source::{DiskPart, Which, split};
 use inarch_vm::accel::AccelChoice;
 
+use super::volumes::Wanted;
 use super::{ApplianceError, Timeline};
 use crate::run::{AttachedDisk, RunEvent};
 
@@ -21,10 +22,12 @@ pub enum Access {
     Read,
     /// They are mounted.
     Write,
-    /// They are not mounted, and read only: for checking.
+    /// They are not mounted, and read only: for checking. If none is named, all that hold files are meant.
     Check,
-    /// They are not mounted: for repairing and resizing.
+    /// They are not mounted: for repairing. If none is named, all that hold files are meant.
     Repair,
+    /// It is not mounted: for resizing.
+    Resize,
 }
 
 impl Access {
@@ -92,6 +95,14 @@ impl ApplianceRequest {
 }
 
 impl ApplianceRequest {
+    /// Which volumes are meant.
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        match (self.access, &self.which) {
+            (Access::Check | Access::Repair, Which::Auto) => Wanted::All,
+            _ => Wanted::Named(&self.which),
+        }
+    }
+
     /// Checks that the image can be opened, so that a caller can fail before it does other work.
     ///
     /// # Errors

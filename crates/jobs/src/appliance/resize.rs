@@ -32,6 +32,8 @@ pub enum NewSize {
 /// A volume that was resized.
 #[derive(Clone, Debug)]
 pub struct Resized {
+    /// The volume, as a guest calls it.
+    pub volume: String,
     /// Bytes before.
     pub before: u64,
     /// Bytes now.
@@ -99,7 +101,7 @@ pub fn resize(
     let refuse =
         |reason: String| ApplianceError::from(PathError::new(path, "cannot be resized", io::Error::other(reason)));
     let (image, format) = request.image.settled()?;
-    let plan = volumes::plan(&image, format, &request.with, &request.which)?;
+    let plan = volumes::plan(&image, format, &request.with, request.wanted())?;
     let volume = plan.attach.volumes.first().ok_or(ApplianceError::Protocol)?.clone();
     let room = Room::of(&plan.disk, &volume).map_err(refuse)?;
     let there = plan.disk.size.saturating_sub(room.start).saturating_sub(room.reserved());
@@ -127,7 +129,7 @@ pub fn resize(
         )));
     };
     if bytes == room.now || (size == NewSize::Most && bytes < room.now) {
-        return Ok(Resized { before: room.now, now: room.now, report: None });
+        return Ok(Resized { volume: volume.name, before: room.now, now: room.now, report: None });
     }
     if bytes < room.now && !can_shrink {
         return Err(refuse(why.to_owned()));
@@ -145,12 +147,12 @@ pub fn resize(
         image.lengthen(&request.with, end)?;
     }
     let moves_table = moves_table && room.table == Some(TableKind::Gpt);
-    let asked = ApplianceRequest { image: image.clone(), access: Access::Repair, ..request.clone() };
+    let asked = ApplianceRequest { image: image.clone(), access: Access::Resize, ..request.clone() };
     let mut appliance = Appliance::open(&asked, events)?;
     appliance.ask(&Ask::Resize(Grown { bytes, grows, moves_table }))?;
     let report = appliance.close()?;
     if !grows && room.table.is_none() && format == ImageFormat::Raw {
         image.shorten(room.now, bytes)?;
     }
-    Ok(Resized { before: room.now, now: bytes, report: Some(report) })
+    Ok(Resized { volume: volume.name, before: room.now, now: bytes, report: Some(report) })
 }

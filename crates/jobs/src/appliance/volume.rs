@@ -13,7 +13,8 @@ use inarch_lifecycle::Events;
 use inarch_tree::{Extent, FileType, Timestamp, Xattr};
 use inarch_volume::{Attributes, Item, Listed, Loss, Node, Statistics, Volume, VolumeError};
 
-use super::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes, volumes};
+use super::volumes::{self, Wanted};
+use super::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes};
 use crate::guest::Guest;
 
 /// File systems that Linux mounts and Inarch has no reader of, by the names of their signatures.
@@ -32,7 +33,7 @@ pub fn look(request: &ApplianceRequest, events: Events<ApplianceEvent>) -> Resul
     let mut image = request.image.clone();
     image.read_only = true;
     let Ok((image, format)) = image.settled() else { return Ok(None) };
-    let Ok(plan) = volumes::plan(&image, format, &request.with, &request.which) else { return Ok(None) };
+    let Ok(plan) = volumes::plan(&image, format, &request.with, Wanted::Named(&request.which)) else { return Ok(None) };
     let is_of_the_kernel = |format: &str| OF_THE_KERNEL.contains(&format);
     if !plan.attach.volumes.iter().any(|volume| volume.format.as_deref().is_some_and(is_of_the_kernel)) {
         return Ok(None);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
-use inarch_disk::guest::{BadSubvolume, NotFound, Place, Places, Subvolume, places};
+use inarch_disk::guest::{BadSubvolume, NotFound, Place, Places, Subvolume, file_systems, places};
 use inarch_disk::{Above, Disk, DiskVolume, Keys, Kind};
 use inarch_format::{Damage, btrfs};
 use inarch_source::{DiskFile, DiskImage, ImageFormat, OpenDiskError, OpenedDisk, Which, file_system, parse};
@@ -17,6 +17,8 @@ use crate::run::AttachedDisk;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub attach: Attach,
+    /// Names of encrypted volumes, which stay closed.
+    pub locked: Vec<String>,
     /// The image's partition table and partitions.
     pub disk: Disk,
 }
@@ -24,12 +26,21 @@ pub(super) struct Plan {
 /// The serial number of the image's disk.
 const SERIAL: &str = "disk1";
 
+/// Which volumes of an image are meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    /// What this names. By itself, the guest with what its fstab mounts.
+    Named(&'a Which),
+    /// All that hold files.
+    All,
+}
+
 /// Looks at an image. `format` is what it is known to be.
 pub(super) fn plan(
     disk: &AttachedDisk,
     format: ImageFormat,
     with: &[PathBuf],
-    which: &Which,
+    wanted: Wanted<'_>,
 ) -> Result<Plan, ApplianceError> {
     let path = &disk.path;
     let image = DiskImage::open(&DiskFile { path: path.clone(), format: Some(format), with: with.to_vec() })?;
@@ -40,20 +51,24 @@ pub(super) fn plan(
         // Encrypted volumes stay closed.
         let (volumes, above) = inarch_disk::volumes_of(parsing, &disks, &Keys::default())?;
         let ([(_, examined)], above) = (disks, above.list);
-        let attach = match attach(parsing, &volumes, which) {
+        let attach = match attach(parsing, &volumes, wanted) {
             // The guest may know a volume that is not read here, such as a thin one.
-            Err(error) => only_above(&above, which).ok_or(error)?,
+            Err(error) => only_above(&above, wanted).ok_or(error)?,
             Ok(attach) => attach,
         };
-        Ok(Plan { attach: with_groups(attach, &above), disk: examined })
+        let locked = volumes.iter().filter(|volume| volume.locked.is_some()).map(DiskVolume::name).collect();
+        Ok(Plan { attach: with_groups(attach, &above), locked, disk: examined })
     })?;
     looked.map_err(|error| ApplianceError::Disk { path: path.clone(), error: Box::new(error) })
 }
 
 /// The volumes that are read here.
-fn attach(parsing: Parsing, volumes: &[DiskVolume], which: &Which) -> Result<Attach, NotFound> {
+fn attach(parsing: Parsing, volumes: &[DiskVolume], wanted: Wanted<'_>) -> Result<Attach, NotFound> {
     let open = &mut |volume: &DiskVolume| file_system(parsing, volume, Damage::Salvaged);
-    let Places { mut mounted, missing } = places(volumes, which, open)?;
+    let Places { mut mounted, missing } = match wanted {
+        Wanted::Named(which) => places(volumes, which, open)?,
+        Wanted::All => file_systems(volumes)?,
+    };
     for place in &mut mounted {
         let Some((wanted, volume)) = place.subvolume.as_mut().zip(volumes.get(place.volume)) else { continue };
         by_option(parsing, volume, wanted)?;
@@ -93,8 +108,8 @@ fn by_option(parsing: Parsing, volume: &DiskVolume, wanted: &mut Subvolume) -> R
 }
 
 /// A logical volume or an array by its name, although it is not read here.
-fn only_above(above: &[Above], which: &Which) -> Option<Attach> {
-    let Which::Named(name) = which else { return None };
+fn only_above(above: &[Above], wanted: Wanted<'_>) -> Option<Attach> {
+    let Wanted::Named(Which::Named(name)) = wanted else { return None };
     let name = name.strip_prefix("/dev/").unwrap_or(name);
     let volume = above.iter().find(|volume| volume.name.strip_prefix("/dev/") == Some(name))?;
     let attached = AttachedVolume {

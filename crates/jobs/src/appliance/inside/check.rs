@@ -143,40 +143,57 @@ pub(super) fn check(
     host: &mut Host,
 ) -> Result<Found, Failure> {
     let mut found = Found::default();
+    // One that cannot be checked does not keep the others from it.
+    let mut failures = Vec::new();
     for (name, device, format) in &volumes.devices {
-        let checker = CHECKERS.iter().find(|checker| checker.formats.contains(&&**format));
-        let Some(checker) = checker else {
-            return Err(Failure::new(format!("{name}: Debian 12 has no tool that checks {format}")));
-        };
-        let words = match (repair, checker.repair) {
-            (false, _) => checker.check,
-            (true, Ok(words)) => words,
-            (true, Err(why)) => return Err(Failure::new(format!("{name}: {why}"))),
-        };
-        host.note(&format!("{name}: {} {}", checker.tool.program, words.join(" ")));
-        let (mut ended, mut told) = run(checker.tool, words, (device, name), host)?;
-        if let ("xfs", true, DIRTY_LOG, Some(volume)) =
-            (&**format, repair, ended.status, attached.iter().find(|volume| volume.name == *name))
-        {
-            match replay(volume, device) {
-                Ok(()) => {
-                    host.note(&format!("{name}: its log is written back, by mounting it"));
-                    found.was = true;
-                }
-                Err(failure) => host.note(&format!("{name}: its log cannot be written back: {}", failure.text)),
-            }
-            (ended, told) = run(checker.tool, words, (device, name), host)?;
+        let volume = attached.iter().find(|volume| volume.name == *name);
+        match check_one((name, device, format), volume, repair, host) {
+            Ok(one) => (found.was, found.is) = (found.was | one.was, found.is | one.is),
+            Err(failure) => failures.push(Failure { text: format!("{name}: {}", failure.text), ..failure }),
         }
-        match checker.statuses[usize::from(repair)].verdict(ended.status) {
-            // e2fsck counts neither what it was not allowed to correct of a journal nor what it has written back of it.
-            Verdict::Clean if told.refused && !repair => (found.was, found.is) = (true, true),
-            Verdict::Clean => found.was |= told.changed,
-            Verdict::Corrected => found.was = true,
-            Verdict::Errors => (found.was, found.is) = (true, true),
-            Verdict::Failed => {
-                let failure = checker.tool.failed(&ended);
-                return Err(Failure { text: format!("{name}: {}", with_name(&failure.text, device, name)), ..failure });
+    }
+    let Some(last) = failures.pop() else { return Ok(found) };
+    failures.iter().for_each(|failure| host.note(&failure.text));
+    Err(last)
+}
+
+fn check_one(
+    (name, device, format): (&str, &Path, &str),
+    volume: Option<&AttachedVolume>,
+    repair: bool,
+    host: &mut Host,
+) -> Result<Found, Failure> {
+    let mut found = Found::default();
+    let checker = CHECKERS.iter().find(|checker| checker.formats.contains(&format));
+    let Some(checker) = checker else {
+        return Err(Failure::new(format!("Debian 12 has no tool that checks {format}")));
+    };
+    let words = match (repair, checker.repair) {
+        (false, _) => checker.check,
+        (true, Ok(words)) => words,
+        (true, Err(why)) => return Err(Failure::new(why)),
+    };
+    host.note(&format!("{name}: {} {}", checker.tool.program, words.join(" ")));
+    let (mut ended, mut told) = run(checker.tool, words, (device, name), host)?;
+    if let ("xfs", true, DIRTY_LOG, Some(volume)) = (format, repair, ended.status, volume) {
+        match replay(volume, device) {
+            Ok(()) => {
+                host.note(&format!("{name}: its log is written back, by mounting it"));
+                found.was = true;
             }
+            Err(failure) => host.note(&format!("{name}: its log cannot be written back: {}", failure.text)),
+        }
+        (ended, told) = run(checker.tool, words, (device, name), host)?;
+    }
+    match checker.statuses[usize::from(repair)].verdict(ended.status) {
+        // e2fsck counts neither what it was not allowed to correct of a journal nor what it has written back of it.
+        Verdict::Clean if told.refused && !repair => (found.was, found.is) = (true, true),
+        Verdict::Clean => found.was |= told.changed,
+        Verdict::Corrected => found.was = true,
+        Verdict::Errors => (found.was, found.is) = (true, true),
+        Verdict::Failed => {
+            let failure = checker.tool.failed(&ended);
+            return Err(Failure { text: with_name(&failure.text, device, name), ..failure });
         }
     }
     Ok(found)
