@@ -355,7 +355,7 @@ impl FileSystem for VolumeFiles {
             block_size: of.block_size,
             blocks: of.blocks,
             free_blocks: of.free_blocks,
-            available_blocks: of.free_blocks,
+            available_blocks: of.available_blocks(),
             files: of.inodes,
             free_files: of.free_inodes,
             name_max: of.name_max,

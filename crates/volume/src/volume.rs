@@ -111,12 +111,33 @@ pub struct Statistics {
     pub blocks: u64,
     /// Free blocks; 0 if the format cannot be written.
     pub free_blocks: u64,
+    /// Those of the free blocks that users' files do not get: what ext4 keeps for root, and Btrfs for metadata.
+    pub reserved_blocks: u64,
     /// Inodes, including free ones; 0 if unknown.
     pub inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
     /// The most bytes of a name.
     pub name_max: u32,
+}
+
+impl Statistics {
+    /// Blocks that something is in.
+    pub fn used_blocks(&self) -> u64 {
+        self.blocks.saturating_sub(self.free_blocks)
+    }
+
+    /// Blocks that users' files can get.
+    pub fn available_blocks(&self) -> u64 {
+        self.free_blocks.saturating_sub(self.reserved_blocks)
+    }
+
+    /// Percent of the used and available blocks that are used, rounded up, as df(1) tells it; 0 if there are none.
+    pub fn percent_used(&self) -> u64 {
+        let (used, available) = (u128::from(self.used_blocks()), u128::from(self.available_blocks()));
+        // At most 100.
+        (used * 100).div_ceil((used + available).max(1)) as u64
+    }
 }
 
 /// A file system inside a backing. Several threads call it at once.

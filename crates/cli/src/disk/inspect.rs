@@ -8,7 +8,7 @@ use inarch_jobs::guest::{Database, Inspection, Mount, Package, Subvolume, inspec
 use inarch_jobs::{shell_word, shown};
 use serde_json::{Value, json};
 
-use super::files::IMAGE_HELP;
+use super::files::DISK_HELP;
 use super::xml;
 use crate::columns::columns;
 use crate::disk_options::{DiskOptions, FormatOption};
@@ -25,7 +25,7 @@ Examples:
 What is read: os-release, fstab, hostname, the databases of dpkg, apk and pacman, and the registry of Windows. Nothing of the guest is run.")]
 pub struct InspectArguments {
     /// The image
-    #[arg(value_name = "IMAGE[:VOLUME]", help = IMAGE_HELP)]
+    #[arg(value_name = "IMAGE[:VOLUME]", help = DISK_HELP)]
     image: OsString,
 
     #[command(flatten)]

@@ -142,11 +142,12 @@ fn guest(dir: &Path) {
 /// What dumpe2fs says of the numbers of `home.img`, as `statvfs`, `df` and `df-h` print them. Parts of a percent count as one, as for df(1).
 const NUMBERS: &str = "/sbin/dumpe2fs -h home.img 2> /dev/null | awk -F': *' '{ of[$1] = $2 } END {
     size = of[\"Block size\"]; all = of[\"Block count\"]; free = of[\"Free blocks\"]; used = all - free
-    printf \"bsize: %d\\nfrsize: %d\\nblocks: %d\\nbfree: %d\\n\", size, size, all, free
-    printf \"files: %d\\nffree: %d\\nnamemax: 255\\n\", of[\"Inode count\"], of[\"Free inodes\"]
-    part = used * 100 / all; part = int(part) + (part > int(part)); kib = size / 1024; mib = kib / 1024
-    printf \"/dev/sda2 %d %d %d %d%% /home\\n\", all * kib, used * kib, free * kib, part
-    printf \"/dev/sda2 %.1f MiB %.1f MiB %.1f MiB %d%% /home\\n\", all * mib, used * mib, free * mib, part }'";
+    left = free - of[\"Reserved block count\"]; inodes = of[\"Free inodes\"]
+    printf \"bsize: %d\\nfrsize: %d\\nblocks: %d\\nbfree: %d\\nbavail: %d\\n\", size, size, all, free, left
+    printf \"files: %d\\nffree: %d\\nfavail: %d\\nnamemax: 255\\n\", of[\"Inode count\"], inodes, inodes
+    part = used * 100 / (used + left); part = int(part) + (part > int(part)); kib = size / 1024; mib = kib / 1024
+    printf \"/dev/sda2 %d %d %d %d%% /home\\n\", all * kib, used * kib, left * kib, part
+    printf \"/dev/sda2 %.1f MiB %.1f MiB %.1f MiB %d%% /home\\n\", all * mib, used * mib, left * mib, part }'";
 
 /// What debugfs says of the files in `/dir`, as `readdir` prints them.
 const ENTRIES: &str =

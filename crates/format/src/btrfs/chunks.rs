@@ -12,6 +12,8 @@ use super::{damaged, unsupported};
 struct Chunk {
     start: u64,
     length: u64,
+    /// The bits of [`profile`].
+    kind: u64,
     layout: Layout,
     /// Where each stripe starts, if it is on this device.
     stripes: Vec<Option<u64>>,
@@ -108,7 +110,7 @@ impl Chunks {
             (stripe.device.get() == self.device).then_some(stripe.offset.get())
         };
         let stripes = stripes.chunks_exact(size_of::<Stripe>()).take(count).map(place).collect();
-        self.list.push(Chunk { start, length, layout, stripes });
+        self.list.push(Chunk { start, length, kind, layout, stripes });
         Ok(())
     }
 
@@ -124,6 +126,11 @@ impl Chunks {
             }
             None => Ok(()),
         }
+    }
+
+    /// The logical address, the length and the kind of each.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.list.iter().map(|chunk| (chunk.start, chunk.length, chunk.kind))
     }
 
     /// The contiguous bytes from a logical address on.

@@ -22,7 +22,7 @@ impl BtrfsVolume {
     pub(super) fn listed(&self) -> Result<Vec<ListedSubvolume>, VolumeError> {
         let default = self.roots.default_id(&self.blocks).unwrap_or(TOP_LEVEL);
         let mut found = Vec::new();
-        let mut position = Position::from(&self.blocks, self.roots.tree(), Key::new(FIRST_FREE, kind::ROOT_ITEM, 0))?;
+        let mut position = Position::from(&self.blocks, self.roots.root(), Key::new(FIRST_FREE, kind::ROOT_ITEM, 0))?;
         while let Some((key, item)) = position.item() {
             if key.objectid > u64::MAX - FIRST_FREE || found.len() >= MOST {
                 break;
@@ -75,7 +75,7 @@ impl BtrfsVolume {
 
     /// The subvolume and the directory that a subvolume is linked in, and its name there.
     fn link_of(&self, id: u64) -> Result<Option<(u64, u64, Vec<u8>)>, VolumeError> {
-        let position = Position::from(&self.blocks, self.roots.tree(), Key::new(id, kind::ROOT_BACKREF, 0))?;
+        let position = Position::from(&self.blocks, self.roots.root(), Key::new(id, kind::ROOT_BACKREF, 0))?;
         let item = position.item().filter(|(key, _)| (key.objectid, key.kind) == (id, kind::ROOT_BACKREF));
         let Some((key, item)) = item else { return Ok(None) };
         let Ok((reference, rest)) = RootReference::read_from_prefix(item) else { return Ok(None) };

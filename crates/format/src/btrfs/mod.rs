@@ -27,6 +27,7 @@ mod names;
 mod numbers;
 mod pass;
 mod search;
+mod space;
 mod spec;
 mod subvolumes;
 mod superblock;

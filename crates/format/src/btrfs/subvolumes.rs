@@ -39,7 +39,7 @@ impl Roots {
     }
 
     /// The tree's root.
-    pub(super) fn tree(&self) -> &Root {
+    pub(super) fn root(&self) -> &Root {
         &self.root
     }
 
@@ -48,17 +48,27 @@ impl Roots {
         if id != TOP_LEVEL && !(FIRST_FREE..=u64::MAX - FIRST_FREE).contains(&id) {
             return Ok(None);
         }
+        let found = self.tree(blocks, id)?.filter(|(item, _)| item.references.get() > 0);
+        Ok(found.map(|(item, root)| Subvolume { id, root, directory: item.directory.get() }))
+    }
+
+    /// The root of the tree with a number; `None` if there is none.
+    pub(super) fn tree_of(&self, blocks: &Blocks, id: u64) -> Result<Option<Root>, VolumeError> {
+        Ok(self.tree(blocks, id)?.map(|(_, root)| root))
+    }
+
+    fn tree(&self, blocks: &Blocks, id: u64) -> Result<Option<(RootItem, Root)>, VolumeError> {
         // A snapshot's item has the number of its transaction in its key.
         let position = Position::before(blocks, &self.root, Key::new(id, kind::ROOT_ITEM, u64::MAX))?;
         let item = position.item().filter(|(key, _)| (key.objectid, key.kind) == (id, kind::ROOT_ITEM));
         let Some((_, item)) = item else { return Ok(None) };
-        let wrong = |what| damaged(format!("subvolume {id} {what}"));
+        let wrong = |what| damaged(format!("tree {id} {what}"));
         let (item, _) = RootItem::read_from_prefix(item).map_err(|_| wrong("has an item that is cut off"))?;
         if item.level >= MAX_LEVEL {
-            return Err(wrong("has a tree of more than 8 levels"));
+            return Err(wrong("has more than 8 levels"));
         }
         let root = Root { address: item.address.get(), level: item.level, generation: item.generation.get() };
-        Ok((item.references.get() > 0).then_some(Subvolume { id, root, directory: item.directory.get() }))
+        Ok(Some((item, root)))
     }
 
     /// The number of the default subvolume (`get_default_subvol_objectid`).

@@ -10,6 +10,7 @@ use super::blocks::Blocks;
 use super::content::{Contents, File};
 use super::numbers::{Numbers, Place, What};
 use super::pass::EveryNode;
+use super::space::Space;
 use super::spec::TOP_LEVEL;
 use super::subvolumes::{Roots, Subvolume};
 use super::superblock::Parameters;
@@ -202,13 +203,16 @@ impl Volume for BtrfsVolume {
     }
 
     fn statistics(&self) -> Statistics {
-        let superblock = &self.blocks.parameters.superblock;
         let block_size = self.block_size();
-        let (all, used) = (superblock.total_bytes.get(), superblock.bytes_used.get());
+        let blocks = |bytes: u64| bytes / u64::from(block_size);
+        // Where the counts are damaged, no space counts as free.
+        let all = self.blocks.parameters.superblock.total_bytes.get();
+        let space = Space::read(&self.blocks, &self.roots).unwrap_or(Space { all, free: 0, available: 0 });
         Statistics {
             block_size,
-            blocks: all / u64::from(block_size),
-            free_blocks: all.saturating_sub(used) / u64::from(block_size),
+            blocks: blocks(space.all),
+            free_blocks: blocks(space.free),
+            reserved_blocks: blocks(space.free - space.available),
             name_max: 255,
             ..Statistics::default()
         }

@@ -179,6 +179,7 @@ impl Volume for F2fsVolume {
             block_size: self.block_size(),
             blocks: numbers.blocks,
             free_blocks: numbers.free_blocks,
+            reserved_blocks: 0,
             inodes: numbers.inodes,
             free_inodes: numbers.free_inodes,
             name_max: 255,

@@ -445,6 +445,7 @@ impl Volume for NtfsVolume {
             block_size: self.block_size(),
             blocks: self.mft.geometry.clusters,
             free_blocks: *self.free.get_or_init(|| self.count_free().unwrap_or(0)),
+            reserved_blocks: 0,
             inodes: self.mft.count(),
             free_inodes: *self.free_records.get_or_init(|| self.count_free_records().unwrap_or(0)),
             name_max: 255,

@@ -72,15 +72,17 @@ fn mountpoints(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 }
 
 fn statvfs(shell: &mut Shell, call: &mut Call<'_>) -> Done {
-    let Statistics { block_size, blocks, free_blocks, inodes, free_inodes, name_max } =
-        shell.session.mount_of(call.path(0))?.numbers;
+    let numbers = shell.session.mount_of(call.path(0))?.numbers;
+    let Statistics { block_size, blocks, free_blocks, inodes, free_inodes, name_max, .. } = numbers;
     let all: Fields = vec![
         ("bsize", block_size.to_string()),
         ("frsize", block_size.to_string()),
         ("blocks", blocks.to_string()),
         ("bfree", free_blocks.to_string()),
+        ("bavail", numbers.available_blocks().to_string()),
         ("files", inodes.to_string()),
         ("ffree", free_inodes.to_string()),
+        ("favail", free_inodes.to_string()),
         ("namemax", name_max.to_string()),
     ];
     fields(call, &all)
@@ -95,19 +97,16 @@ fn df_h(shell: &mut Shell, call: &mut Call<'_>) -> Done {
 }
 
 fn table(shell: &Shell, call: &mut Call<'_>, size: &str, show: fn(u64) -> String) -> Done {
-    let heads = ["Filesystem", size, "Used", "Free", "Use%", "Mounted on"].map(str::to_owned).to_vec();
+    let heads = ["Filesystem", size, "Used", "Available", "Use%", "Mounted on"].map(str::to_owned).to_vec();
     let row = |mount: &Mounting| {
-        let Statistics { block_size, blocks, free_blocks, .. } = mount.numbers;
-        let used = blocks.saturating_sub(free_blocks);
-        let share = u128::from(used) * 100;
-        let share = share.div_ceil(u128::from(blocks.max(1)));
-        let bytes = |blocks: u64| show(blocks.saturating_mul(block_size.into()));
+        let numbers = &mount.numbers;
+        let bytes = |blocks: u64| show(blocks.saturating_mul(numbers.block_size.into()));
         vec![
             shown(mount.device.as_ref()),
-            bytes(blocks),
-            bytes(used),
-            bytes(free_blocks),
-            format!("{share}%"),
+            bytes(numbers.blocks),
+            bytes(numbers.used_blocks()),
+            bytes(numbers.available_blocks()),
+            format!("{}%", numbers.percent_used()),
             shown(&mount.at),
         ]
     };

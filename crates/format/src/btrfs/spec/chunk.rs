@@ -32,8 +32,12 @@ pub(crate) struct Stripe {
     uuid: [u8; 16],
 }
 
-/// `BTRFS_BLOCK_GROUP_*`: how a chunk is laid out.
+/// `BTRFS_BLOCK_GROUP_*`: what a chunk is for, and how it is laid out.
 pub(crate) mod profile {
+    /// For the content of files.
+    pub(crate) const DATA: u64 = 1;
+    /// RAID1, DUP and RAID10.
+    pub(crate) const TWO_COPIES: u64 = 1 << 4 | 1 << 5 | 1 << 6;
     pub(crate) const RAID0: u64 = 1 << 3;
     pub(crate) const RAID10: u64 = 1 << 6;
     /// RAID5 and RAID6.

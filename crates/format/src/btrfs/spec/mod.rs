@@ -17,6 +17,11 @@ pub(super) const FIRST_FREE: u64 = 256;
 /// `BTRFS_FIRST_CHUNK_TREE_OBJECTID`: the objectid of every chunk's key.
 pub(super) const CHUNKS: u64 = 256;
 
+/// `BTRFS_EXTENT_TREE_OBJECTID`: the tree of what is used.
+pub(super) const EXTENT_TREE: u64 = 2;
+/// `BTRFS_BLOCK_GROUP_TREE_OBJECTID`: where the counts of chunks are, with that feature; else they are in the extent tree.
+pub(super) const BLOCK_GROUP_TREE: u64 = 11;
+
 /// `BTRFS_MAX_COMPRESSED` and `BTRFS_MAX_UNCOMPRESSED`: the most bytes of a compressed extent, before and after.
 pub(super) const MAX_COMPRESSED: u64 = 128 << 10;
 
@@ -31,5 +36,6 @@ pub(super) mod kind {
     pub(crate) const ROOT_ITEM: u8 = 132;
     pub(crate) const ROOT_BACKREF: u8 = 144;
     pub(crate) const ROOT_REF: u8 = 156;
+    pub(crate) const BLOCK_GROUP_ITEM: u8 = 192;
     pub(crate) const CHUNK_ITEM: u8 = 228;
 }

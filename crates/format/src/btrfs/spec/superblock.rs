@@ -29,6 +29,12 @@ pub(crate) mod incompat {
         [(1 << 12, "zones"), (1 << 13, "an extent tree of version 2"), (1 << 14, "a RAID stripe tree")];
 }
 
+/// Features that a kernel without them may read (`BTRFS_FEATURE_COMPAT_RO_*`).
+pub(crate) mod compat_ro {
+    /// The counts of chunks have a tree of their own.
+    pub(crate) const BLOCK_GROUP_TREE: u64 = 1 << 3;
+}
+
 /// `struct btrfs_dev_item`
 #[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

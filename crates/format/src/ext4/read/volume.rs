@@ -377,10 +377,13 @@ impl Volume for Ext4Volume {
         // One that was not unmounted.
         let of_groups = self.disk.needs_recovery().then(|| self.disk.free_in_groups()).flatten();
         let (free_blocks, free_inodes) = of_groups.unwrap_or(of_superblock);
+        let high = if wide { u64::from(superblock.reserved_blocks_count_hi.get()) << 32 } else { 0 };
+        let reserved = high | u64::from(superblock.reserved_blocks_count_lo.get());
         Statistics {
             block_size: self.block_size(),
             blocks: self.disk.blocks,
             free_blocks,
+            reserved_blocks: reserved.min(free_blocks),
             inodes: superblock.inodes_count.get().into(),
             free_inodes,
             name_max: 255,

@@ -288,6 +288,7 @@ impl Volume for XfsVolume {
             block_size: self.block_size(),
             blocks: self.disk.blocks_for_files(),
             free_blocks: superblock.free_blocks.get(),
+            reserved_blocks: 0,
             inodes,
             free_inodes: free,
             name_max: 255,

@@ -293,3 +293,26 @@ fn a_log_that_is_not_replayed_is_told() {
     assert!(opened.notes.iter().any(|note| note.contains("not replayed")), "{:?}", opened.notes);
     assert!(opened.tree.lookup(b"before").is_some());
 }
+
+#[test]
+fn what_is_free_is_what_the_kernel_says() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = scratch();
+    for options in [&[][..], &["-m", "single"], &["-d", "dup", "-m", "dup"], &["--mixed"]] {
+        let image = make(&scratch, options, "noatime", &|at| fs::write(at.join("file"), noise(30 << 20)).unwrap());
+        let backing = BackingFile::new(File::open(&image).unwrap(), image.clone()).unwrap();
+        let ours = open_volume(Parsing::unconfined(), Arc::new(backing), Damage::Refused).unwrap().statistics();
+        // Of a file system that it may not write to, the kernel calls nothing available.
+        let mount = Mount::new(&image, "loop").unwrap();
+        let theirs = rustix::fs::statvfs(&mount.0).unwrap();
+        assert_eq!((ours.blocks, ours.available_blocks()), (theirs.f_blocks, theirs.f_bavail), "{options:?}");
+        // Its reserve for changes of metadata, whose size differs from version to version, counts as used.
+        let told = Command::new("btrfs").args(["filesystem", "usage", "-b"]).arg(&mount.0).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        let reserve = told.lines().find_map(|line| line.trim().strip_prefix("Global reserve:")).unwrap();
+        let reserve: u64 = reserve.split_whitespace().next().unwrap().parse().unwrap();
+        assert_eq!(ours.free_blocks - reserve / theirs.f_frsize, theirs.f_bfree, "{options:?}");
+    }
+}
