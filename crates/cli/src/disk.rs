@@ -27,7 +27,7 @@ use inarch_jobs::examine::{
     Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine,
 };
 use inarch_jobs::shown;
-use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, Which};
+use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, SourceError, Which};
 use serde_json::{Value, json};
 
 pub use change::mode;
@@ -245,6 +245,15 @@ fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::
         text += &columns(&[heads].into_iter().chain(rows).collect::<Vec<_>>(), &[]);
     }
     answer(text)?;
+    for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {
+        // It may be known, as what is no disk: a compressed image, for one.
+        if disk.table.is_none()
+            && disk.content.is_none()
+            && let Err(error @ SourceError::NotRead { .. }) = Source::parse(image.as_os_str())
+        {
+            complain(error);
+        }
+    }
     for volume in &volumes.list {
         if let Err(why) = &volume.bytes {
             complain(format_args!("{} cannot be read: {why}", volume.name));

@@ -20,13 +20,20 @@ use super::machine::{isolation, tell};
 use crate::columns::columns;
 use crate::disk_options::{DiskOptions, FormatOption};
 use crate::output::{answer, answer_with, complain};
-use crate::say::time::moment;
+use crate::say::time::{exact_moment, moment};
 use crate::size;
 
-/// What IMAGE may be, for every command's help.
-pub const IMAGE_HELP: &str = "\
-A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. VOLUME@SUBVOL is a Btrfs subvolume. libvirt:DOMAIN has all disks of a domain. Without a \
-volume, the whole guest as its fstab has it. An archive will do too.";
+/// What IMAGE may be, for the commands that look at disks.
+macro_rules! disk_help {
+    () => {
+        "A disk image, or IMAGE:VOLUME, a volume of one: its number (2), device (/dev/sda2, /dev/vda2), LABEL=, UUID=, PARTLABEL= or PARTUUID=. VOLUME@SUBVOL is a Btrfs subvolume. libvirt:DOMAIN has all disks of a domain. Without a volume, the whole guest as its fstab has it."
+    };
+}
+
+/// What IMAGE may be, for commands about whole disks.
+pub const DISK_HELP: &str = disk_help!();
+/// What IMAGE may be, for commands about files.
+pub const IMAGE_HELP: &str = concat!(disk_help!(), " An archive will do too.");
 
 /// Which image.
 #[derive(Args, Debug)]
@@ -382,6 +389,14 @@ pub fn stat(mut arguments: StatArguments) -> anyhow::Result<ExitCode> {
 
 /// `inarch disk cp`.
 pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
+    let is_in_image = |word: Option<&OsStr>| word.is_some_and(|word| split_path(word).is_some());
+    let (image, path, to) = (&*arguments.image.image, arguments.path.as_os_str(), arguments.to.as_deref());
+    if is_in_image(to.map(Path::as_os_str)) || (to.is_none() && is_in_image(Some(image)) && is_in_image(Some(path))) {
+        anyhow::bail!(
+            "{}: cp copies one file or directory, from an image to this machine or the other way; from image to image it takes two steps",
+            shown(to.unwrap_or(&arguments.path))
+        );
+    }
     let to = match (arguments.to.take(), split_path(&arguments.image.image)) {
         (Some(to), _) => to,
         // As with `docker cp`: IMAGE:/PATH TO.
@@ -476,9 +491,8 @@ pub const LONG_RIGHT: [usize; 4] = [1, 2, 3, 4];
 /// As `ls -ln --time-style=iso` has it.
 pub fn long(entry: &Entry) -> Vec<String> {
     let attributes = &entry.attributes;
-    let is_device = matches!(attributes.file_type(), Some(FileType::BlockDevice | FileType::CharDevice));
     let (major, minor) = attributes.device;
-    let size = if is_device { format!("{major}, {minor}") } else { attributes.size.to_string() };
+    let size = if is_device(attributes) { format!("{major}, {minor}") } else { attributes.size.to_string() };
     let target = entry.target.as_ref().map_or_else(String::new, |target| format!(" -> {}", text(target)));
     vec![
         permissions(attributes.mode),
@@ -489,6 +503,14 @@ pub fn long(entry: &Entry) -> Vec<String> {
         moment(attributes.mtime.seconds),
         text(&entry.path) + &target,
     ]
+}
+
+fn is_device(attributes: &Attributes) -> bool {
+    matches!(attributes.file_type(), Some(FileType::BlockDevice | FileType::CharDevice))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `-rwxr-xr-x`.
@@ -526,16 +548,25 @@ fn stated(entry: &Entry) -> String {
         vec!["owner".to_owned(), format!("{}:{}", attributes.uid, attributes.gid)],
         vec!["size".to_owned(), format!("{} bytes, {} in the image", attributes.size, attributes.allocated)],
         vec!["inode".to_owned(), format!("{}, {}", attributes.inode, counted(attributes.links, "link", "links"))],
-        vec!["modified".to_owned(), moment(attributes.mtime.seconds)],
-        vec!["changed".to_owned(), moment(attributes.ctime.seconds)],
     ];
-    let optional = [("accessed", attributes.atime), ("born", attributes.birth)];
-    rows.extend(optional.into_iter().filter_map(|(name, at)| Some(vec![name.to_owned(), moment(at?.seconds)])));
+    if is_device(attributes) {
+        let (major, minor) = attributes.device;
+        rows.push(vec!["device".to_owned(), format!("{major}, {minor}")]);
+    }
+    let times = [("modified", Some(attributes.mtime)), ("changed", Some(attributes.ctime))];
+    let times = times.into_iter().chain([("accessed", attributes.atime), ("born", attributes.birth)]);
+    rows.extend(times.filter_map(|(name, at)| {
+        let Timestamp { seconds, nanoseconds } = at?;
+        Some(vec![name.to_owned(), exact_moment(seconds, nanoseconds)])
+    }));
     if let Some(target) = &entry.target {
         rows.push(vec!["target".to_owned(), text(target)]);
     }
     for xattr in &entry.xattrs {
-        rows.push(vec!["attribute".to_owned(), format!("{}={}", text(&xattr.name), text(&xattr.value))]);
+        // As getfattr(1) prints them.
+        let value = std::str::from_utf8(&xattr.value)
+            .map_or_else(|_| format!("0x{}", hex(&xattr.value)), |_| text(&xattr.value));
+        rows.push(vec!["attribute".to_owned(), format!("{}={value}", text(&xattr.name))]);
     }
     columns(&rows, &[])
 }
@@ -560,12 +591,24 @@ fn as_json(entry: &Entry) -> Value {
         let mut add = |name: &str, value: Option<Value>| value.map(|value| object.insert(name.to_owned(), value));
         add("atime", attributes.atime.map(seconds));
         add("birth", attributes.birth.map(seconds));
+        // What a number of seconds is too coarse for.
+        let times = [("mtime_nsec", Some(attributes.mtime)), ("ctime_nsec", Some(attributes.ctime))];
+        for (name, time) in
+            times.into_iter().chain([("atime_nsec", attributes.atime), ("birth_nsec", attributes.birth)])
+        {
+            add(name, time.map(|time| json!(time.nanoseconds)));
+        }
+        add("device", is_device(attributes).then(|| json!(<[u32; 2]>::from(attributes.device))));
         add("target", entry.target.as_ref().map(|target| json!(bytes(target))));
         // A path that is no UTF-8 has its bytes beside it.
         let is_text = std::str::from_utf8(&entry.path).is_ok();
-        add("path_hex", (!is_text).then(|| entry.path.iter().map(|byte| format!("{byte:02x}")).collect()));
+        add("path_hex", (!is_text).then(|| json!(hex(&entry.path))));
         let xattrs = entry.xattrs.iter().map(|xattr| (bytes(&xattr.name), json!(bytes(&xattr.value)))).collect();
         add("xattrs", (!entry.xattrs.is_empty()).then_some(Value::Object(xattrs)));
+        let binary = entry.xattrs.iter().filter(|xattr| std::str::from_utf8(&xattr.value).is_err());
+        let binary: serde_json::Map<_, _> =
+            binary.map(|xattr| (bytes(&xattr.name), json!(hex(&xattr.value)))).collect();
+        add("xattrs_hex", (!binary.is_empty()).then_some(Value::Object(binary)));
     }
     value
 }

@@ -24,6 +24,15 @@ pub fn moment(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// The same with nanoseconds, if there are any.
+pub fn exact_moment(seconds: i64, nanoseconds: u32) -> String {
+    let whole = moment(seconds);
+    match nanoseconds {
+        0 => whole,
+        _ => format!("{}.{nanoseconds:09}Z", whole.trim_end_matches('Z')),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +57,7 @@ mod tests {
             (253_402_300_800, "10000-01-01T00:00:00Z"),
         ] {
             assert_eq!(moment(seconds), text);
+            assert_eq!(exact_moment(seconds, 50_000_001), text.replace('Z', ".050000001Z"));
         }
         // Whatever a file system says.
         for seconds in [i64::MIN, i64::MAX] {

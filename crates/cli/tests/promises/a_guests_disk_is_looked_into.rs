@@ -41,7 +41,7 @@ pub fn guest(dir: &Path) {
         printf 'first' > root/dir/sparse; truncate -s 3M root/dir/sparse; printf 'last' >> root/dir/sparse
         seq 300000 > root/dir/large; ln root/dir/large root/dir/below/again; ln -s ../etc/motd root/dir/link
         mkfifo root/dir/fifo; printf x > 'root/dir/a b'; chmod 4711 'root/dir/a b'; chmod 1777 root/dir/below
-        setfattr -n user.note -v text root/dir/large; : > root/dir/none
+        setfattr -n user.note -v text root/dir/large; setfattr -n user.raw -v 0xff00 root/dir/large; : > root/dir/none
         printf 'of the user' > home/user/notes; chmod 600 home/user/notes
         if [ $(id -u) = 0 ]; then mknod root/dir/null c 1 3; chown -R 1234:5678 home/user root/dir/large; chmod 4711 'root/dir/a b'; fi
         find root home -exec touch -h -d @1700000000 {} +";
@@ -108,6 +108,14 @@ fn as_the_guest_has_it() {
     assert_eq!((&stat["uid"], &stat["gid"]), (&real.uid().into(), &real.gid().into()));
     assert_eq!((&stat["links"], &stat["mtime"]), (&2.into(), &1_700_000_000.0.into()));
     assert_eq!(stat["xattrs"]["user.note"], "text");
+    // What is no text is there with all its bytes.
+    assert_eq!(stat["xattrs_hex"], serde_json::json!({ "user.raw": "ff00" }));
+    assert!(said(&["stat", image, "dir/large"]).contains("user.raw=0xff00"));
+    assert_eq!(stat["mtime_nsec"], 0);
+    if rustix::process::geteuid().is_root() {
+        let stat: Value = serde_json::from_str(&said(&["stat", "--json", image, "dir/null"])).unwrap();
+        assert_eq!(stat["device"], serde_json::json!([1, 3]));
+    }
 
     let inspected: Value = serde_json::from_str(&said(&["inspect", "--json", image])).unwrap();
     let system = &inspected[0];
@@ -128,7 +136,9 @@ fn as_the_guest_has_it() {
             let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().parse().unwrap()
         };
-        assert_eq!(usage[number]["free"], field("Free blocks:") * field("Block size:"));
+        let (free, reserved) = (field("Free blocks:"), field("Reserved block count:"));
+        assert_eq!(usage[number]["free"], free * field("Block size:"));
+        assert_eq!(usage[number]["available"], (free - reserved) * field("Block size:"));
         assert_eq!(usage[number]["free_inodes"], field("Free inodes:"));
     }
     let after = (fs::read(image).unwrap(), Path::new(image).metadata().unwrap().mtime());

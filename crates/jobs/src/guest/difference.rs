@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use inarch_confine::Parse;
 use inarch_kept::change::ChangeReport;
 use inarch_kept::same::{Side, have_same_bytes};
-use inarch_lifecycle::PathError;
-use inarch_lifecycle::shown;
+use inarch_lifecycle::{PathError, counted, shown};
 use inarch_source::{OpenError, Opened, Source};
 use inarch_tree::compare::{Aspects, ChangeKind, Lineage, TooDeep, changes, differences};
 use inarch_tree::select::Selection;
@@ -78,31 +77,42 @@ pub fn diff(request: &DifferenceRequest) -> Result<Differences, DifferenceError>
     let left_out = [unread(&old), unread(&new)];
     let paths: HashSet<&[u8]> = left_out.iter().flat_map(|(_, paths)| paths).copied().collect();
     let compared = parse.run(|_| compare((&old, &new), &paths, request.ignored), || {}).map_err(OpenError::NoThread)?;
-    let (changes, mut unread) = compared.map_err(DifferenceError::Deep)?;
+    let Compared { changes, mut unread, within_a_second } = compared.map_err(DifferenceError::Deep)?;
     for (source, (lines, _)) in [&request.old, &request.new].into_iter().zip(&left_out) {
         unread.extend(lines.iter().map(|line| format!("{source}: {line}; it is not compared")));
     }
     let notes = [(&request.old, old.notes), (&request.new, new.notes)];
     let notes =
         notes.into_iter().flat_map(|(source, notes)| notes.into_iter().map(move |note| format!("{source}: {note}")));
-    Ok(Differences { changes, notes: notes.collect(), unread })
+    let uncounted = (within_a_second > 0).then(|| {
+        let times = counted(within_a_second, "time differs", "times differ");
+        format!("{times} by less than a second, which does not count: one side has whole seconds only")
+    });
+    Ok(Differences { changes, notes: notes.chain(uncounted).collect(), unread })
+}
+
+/// What two trees have of each other.
+struct Compared {
+    changes: Vec<ChangeReport>,
+    unread: Vec<String>,
+    /// How many times differ by a fraction of a second that one side cannot have.
+    within_a_second: u64,
 }
 
 /// Compares two trees, but for the paths that could not be read in one of them, and what is below these.
-fn compare(
-    (old, new): (&Opened, &Opened),
-    left_out: &HashSet<&[u8]>,
-    ignored: Aspects,
-) -> Result<(Vec<ChangeReport>, Vec<String>), TooDeep> {
+fn compare((old, new): (&Opened, &Opened), left_out: &HashSet<&[u8]>, ignored: Aspects) -> Result<Compared, TooDeep> {
     let strangers = Strangers { old, new, read: RefCell::default(), unread: RefCell::default() };
     let mut found = differences(&old.tree, &new.tree, &strangers)?;
     found.retain(|difference| !is_within(&difference.path, left_out));
     let whole_seconds = has_whole_seconds(&old.tree) || has_whole_seconds(&new.tree);
+    let mut within_a_second = 0_u64;
     found.retain_mut(|difference| {
         let (Some(was), Some(is)) = (difference.old, difference.new) else { return true };
         let seconds = |tree: &Tree, inode| tree.inode(inode).mtime().seconds;
         let is_same_second = seconds(&old.tree, was) == seconds(&new.tree, is);
-        let ignored = Aspects { mtime: ignored.mtime || whole_seconds && is_same_second, ..ignored };
+        let is_uncounted = difference.aspects.mtime && !ignored.mtime && whole_seconds && is_same_second;
+        within_a_second += u64::from(is_uncounted);
+        let ignored = Aspects { mtime: ignored.mtime || is_uncounted, ..ignored };
         difference.aspects = difference.aspects.without(ignored);
         difference.aspects.any()
     });
@@ -110,7 +120,7 @@ fn compare(
     // A link that both trees have is not a new one.
     changes.iter_mut().filter(|change| change.kind != ChangeKind::Added).for_each(|change| change.link_to = None);
     let changes = changes.iter().map(|change| ChangeReport::new(change, (&old.tree, &new.tree), from_root)).collect();
-    Ok((changes, strangers.unread.into_inner()))
+    Ok(Compared { changes, unread: strangers.unread.into_inner(), within_a_second })
 }
 
 /// Whether a path is one of these, or below one of them.

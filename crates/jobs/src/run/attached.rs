@@ -99,7 +99,7 @@ pub enum AttachError {
     /// Its first bytes contradict what is known of it.
     #[error(
         "{}: it looks like a {kind} image, but its name does not say so, and a guest can make a raw disk look like one; say \
-         format=raw or format=qcow2{}",
+         which it is: --format raw or qcow2, format=raw or format=qcow2 of --disk{}",
         shown(path),
         conversion(path, *kind)
     )]
@@ -118,7 +118,7 @@ pub enum AttachError {
         why: &'static str,
     },
     /// Only raw and qcow2 images are given to guests.
-    #[error("{}: a guest gets raw and qcow2 images only{}", shown(path), conversion(path, *kind))]
+    #[error("{}: a guest gets raw and qcow2 images only, and this is a {kind} image{}", shown(path), conversion(path, *kind))]
     Container {
         /// It.
         path: PathBuf,
@@ -378,6 +378,10 @@ fn decide(image: &OpenFile, said: Option<ImageFormat>) -> Result<image_disk::Ima
         }
         (Some(ImageFormat::Container(kind)), _) => Err(AttachError::Container { path, kind }),
         (None, Some(Container::Qcow2)) if is_named_so => Ok(image_disk::ImageFormat::Qcow2),
+        // Neither is what a guest that was given a raw disk can have made of it.
+        (None, Some(kind)) if path.extension().is_some_and(|extension| extension == kind.name()) => {
+            Err(AttachError::Container { path, kind })
+        }
         (None, Some(kind)) => Err(AttachError::Guess { path, kind }),
         (None, None) if is_named_so => {
             Err(AttachError::NoQcow2 { path, why: "its name says that it is a qcow2 image" })
