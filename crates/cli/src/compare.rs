@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use clap::{Arg, Args, ValueEnum};
 use inarch_jobs::compare::{self, CompareRequest, HostWay, PackageCaches, PageCache};
-use inarch_jobs::run::{Root, Way};
+use inarch_jobs::run::{Root, Way, WireOptions};
 use inarch_jobs::{DiskFormat, Events, WholeFile};
 
 use crate::output::{answer, complain};
-use crate::run::{RunArguments, request_of};
+use crate::run::{RunArguments, ViaWord, request_of};
 
 /// Options of `inarch run` that are for a single run.
 const SINGLE: [&str; 11] = [
@@ -60,7 +60,8 @@ fn of_comparison(argument: Arg) -> Arg {
     match argument.get_id().as_str() {
         "command" => argument.help("The command and its arguments"),
         "via" => argument.hide_default_value(true).help(
-            "The ways to compare, separated by commas: ext4, erofs, squashfs, virtiofs, 9p, tar; by default all that the sources can go",
+            "The ways to compare, separated by commas: ext4, erofs, squashfs, virtiofs, 9p, tar; by default all that the sources can go. Options follow their way: \
+             9p,9p,msize=128K,virtiofs,queues=4",
         ),
         id if SINGLE.contains(&id) => argument.hide(true),
         _ => argument,
@@ -200,7 +201,8 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     }
     anyhow::ensure!(!run.command.is_empty(), "say which command to compare: inarch compare CMD...");
     let (quiet, is_whole) = (run.quiet, run.source.is_whole());
-    let asked = std::mem::replace(&mut run.via, vec![Way::Auto]);
+    let asked = run.ways()?;
+    run.via = vec![ViaWord::Way(Way::Auto)];
     // What a project fixes is for guests.
     run.no_project |= host;
     // The ways are compared, whichever one the project fixes.
@@ -256,27 +258,31 @@ pub fn run(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// The ways to compare: those asked for, or all that the sources can go.
-fn ways(asked: Vec<Way>, root: &Root, is_whole: bool) -> anyhow::Result<Vec<Way>> {
+fn ways(asked: Vec<(Way, WireOptions)>, root: &Root, is_whole: bool) -> anyhow::Result<Vec<(Way, WireOptions)>> {
     let formats = DiskFormat::ALL.map(Way::Disk);
-    let is_asked = asked != [Way::Auto];
-    let mut ways: Vec<Way> = match is_asked {
+    let usual = WireOptions::default();
+    let is_asked = asked != [(Way::Auto, usual)];
+    let mut ways = match is_asked {
         true => without_repeats(asked),
-        false => formats.into_iter().chain([Way::Virtiofs, Way::Ninep, Way::Tar]).collect(),
+        false => formats.into_iter().chain([Way::Virtiofs, Way::Ninep, Way::Tar]).map(|way| (way, usual)).collect(),
     };
-    anyhow::ensure!(!ways.contains(&Way::Auto), "--via: 'auto' is one of the others; name those to compare");
+    anyhow::ensure!(
+        !ways.iter().any(|(way, _)| *way == Way::Auto),
+        "--via: 'auto' is one of the others; name those to compare"
+    );
     if !is_asked {
         // A live directory is shared whole; and to unpack all of a machine's files takes longer than anybody waits.
-        ways.retain(|way| (is_whole || !way.is_live()) && (*way != Way::Tar || *root != Root::Host));
+        ways.retain(|(way, _)| (is_whole || !way.is_live()) && (*way != Way::Tar || *root != Root::Host));
     }
     anyhow::ensure!(
-        is_whole || !ways.iter().any(|way| way.is_live()),
+        is_whole || !ways.iter().any(|(way, _)| way.is_live()),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
     Ok(ways)
 }
 
 /// Each of them once, in their order.
-fn without_repeats(all: Vec<Way>) -> Vec<Way> {
+fn without_repeats(all: Vec<(Way, WireOptions)>) -> Vec<(Way, WireOptions)> {
     let mut ways = Vec::new();
     for way in all {
         if !ways.contains(&way) {

@@ -14,7 +14,7 @@ use inarch_jobs::run::{self, Outcome, RunRequest};
 use inarch_jobs::trace::RecordLevel;
 use inarch_jobs::{Events, JobError, WholeFile};
 
-pub use arguments::RunArguments;
+pub use arguments::{RunArguments, ViaWord};
 
 use crate::duration::lasting;
 use crate::output::{answer, complain};

@@ -5,9 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use inarch_jobs::cache::{ImageName, Location};
-use inarch_jobs::run::Way;
+use inarch_jobs::run::{Way, WireOptions};
 use inarch_jobs::share::{Changes, Refused};
 use inarch_tree::select::OwnerMap;
+
+use crate::size;
 
 /// A parsed `--tree`.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct TreeOption {
     pub live: bool,
     /// `via=`; the run's own if `None`.
     pub via: Option<Way>,
+    /// `msize=`, `queues=`: how requests travel.
+    pub wire: WireOptions,
     /// `changes=`: who may change a live directory.
     pub changes: Option<Changes>,
     /// `writeback`: the guest's kernel collects writes before it sends them.
@@ -73,6 +77,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         refused: Refused::default(),
         live: false,
         via: None,
+        wire: WireOptions::default(),
         changes: None,
         writeback: false,
         hold: false,
@@ -97,13 +102,14 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             None if part == "writeback" => option.writeback = true,
             None if part == "hold" => option.hold = true,
             Some(("via", way)) => option.via = Some(via(way)?),
+            Some(("msize" | "queues", _)) => wire_option(&part)?.set(&mut option.wire),
             Some(("changes", by)) => option.changes = Some(changes(by)?),
             Some(("owner", map)) => option.owner = Some(map.parse().map_err(|error| format!("{error}"))?),
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is not an option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
-                     writeback, hold, owner=, exclude="
+                    "'{part}' in '{shown}' is not an option of a tree: ro, overlay, rw, nosuid, nodev, via=, msize=, queues=, \
+                     changes=, writeback, hold, owner=, exclude="
                 ));
             }
         }
@@ -138,6 +144,40 @@ pub fn via(text: &str) -> Result<Way, String> {
         text => {
             text.parse().map(Way::Disk).map_err(|_| format!("'{text}' is not a transport of trees; these are: {known}"))
         }
+    }
+}
+
+/// An option of how requests travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireOption {
+    /// `msize=BYTES`, of 9P.
+    Msize(u32),
+    /// `queues=N`, of virtiofs.
+    Queues(u16),
+}
+
+impl WireOption {
+    /// Sets it.
+    pub fn set(self, options: &mut WireOptions) {
+        match self {
+            WireOption::Msize(bytes) => options.msize = Some(bytes),
+            WireOption::Queues(count) => options.queues = Some(count),
+        }
+    }
+}
+
+/// Parses `msize=BYTES` or `queues=N`, with the limits that `serve 9p` and `serve virtiofs` have.
+pub fn wire_option(text: &str) -> Result<WireOption, String> {
+    match text.split_once('=') {
+        Some(("msize", bytes)) => match u32::try_from(size::parse(bytes)?) {
+            Ok(bytes @ 4096..=0x10_0000) => Ok(WireOption::Msize(bytes)),
+            _ => Err(format!("'{bytes}': a message of 9P has 4096 to 1048576 bytes")),
+        },
+        Some(("queues", count)) => match count.parse() {
+            Ok(count @ 1..=64) => Ok(WireOption::Queues(count)),
+            _ => Err(format!("'{count}': virtiofs has 1 to 64 request queues")),
+        },
+        _ => Err(format!("'{text}' is not an option of a way; these are: msize=BYTES of 9p, queues=N of virtiofs")),
     }
 }
 
@@ -274,6 +314,18 @@ mod tests {
         assert_eq!((tree.via, tree.changes), (Some(Way::Virtiofs), Some(Changes::Guest)));
         assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
         assert!(parse(OsStr::new("a,rw,changes=guest,writeback")).unwrap().writeback && !tree.writeback);
+    }
+
+    #[test]
+    fn requests_travel_as_asked() {
+        let of = |text: &str| parse(OsStr::new(text)).map(|tree| (tree.wire.msize, tree.wire.queues));
+        assert_eq!(of("a,via=9p,msize=128K"), Ok((Some(128 << 10), None)));
+        assert_eq!(of("a:/b,via=virtiofs,queues=4"), Ok((None, Some(4))));
+        for wrong in ["a,msize=1", "a,msize=2M", "a,msize=x", "a,queues=0", "a,queues=65", "a,queues=-1"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert!(wire_option("depth=3").unwrap_err().contains("msize=BYTES"));
+        assert_eq!(parse(OsStr::new("a,via=9p,msize=5000,queues=2")).unwrap().wire.to_string(), ",msize=5000,queues=2");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use inarch_lifecycle::scratch::Scratch;
 use rustix::fs::sync;
 
 use crate::JobError;
-use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way};
+use crate::run::{self, Mode, Publish, Root, RunCache, RunEvent, RunRequest, Streams, TreeMount, Way, WireOptions};
 
 pub use handle::{CompareHandle, CompareStopper, start};
 use handle::{Subject, Turn};
@@ -44,8 +44,8 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 pub struct CompareRequest {
     /// The run. Each transport in turn takes its root, and those trees whose transport is open.
     pub run: RunRequest,
-    /// The transports.
-    pub ways: Vec<Way>,
+    /// The transports, and how requests of live ones travel.
+    pub ways: Vec<(Way, WireOptions)>,
     /// Command lines of this machine, which have their turns after the transports.
     pub host_ways: Vec<HostWay>,
     /// How often each is measured in each state of the page cache; at least 1.
@@ -59,15 +59,15 @@ pub struct CompareRequest {
 /// What has a turn in each round.
 #[derive(Clone, Debug)]
 enum Contender {
-    Guest(Way, Option<PackageCaches>),
+    Guest((Way, WireOptions), Option<PackageCaches>),
     Host(HostWay),
 }
 
 impl Contender {
-    fn way(&self) -> &str {
+    fn way(&self) -> String {
         match self {
-            Contender::Guest(way, _) => way.name(),
-            Contender::Host(host) => &host.name,
+            Contender::Guest((way, options), _) => format!("{}{options}", way.name()),
+            Contender::Host(host) => host.name.clone(),
         }
     }
 
@@ -91,12 +91,12 @@ impl CompareRequest {
     }
 
     /// The run by one transport, with empty package caches below `empty`, if that is given, and with its output in `output`.
-    fn by(&self, way: Way, empty: Option<&Path>, output: &File) -> Result<RunRequest, JobError> {
+    fn by(&self, way: (Way, WireOptions), empty: Option<&Path>, output: &File) -> Result<RunRequest, JobError> {
         let copy = || output.try_clone().map(Into::into);
         let streams = || Ok(Streams { input: None, output: copy()?, error: copy()? });
         let streams = streams().map_err(|error| self.no_output(error))?;
         let trees = self.run.trees.iter().map(|tree| if is_open(tree) { by(tree, way) } else { tree.clone() });
-        let root_via = if self.run.root == Root::None { Way::Auto } else { way };
+        let (root_via, root_wire) = if self.run.root == Root::None { (Way::Auto, WireOptions::default()) } else { way };
         // A signal ends this process, and the machine with it.
         let signals = None;
         let trees = trees.collect();
@@ -106,6 +106,7 @@ impl CompareRequest {
         };
         Ok(RunRequest {
             root_via,
+            root_wire,
             trees,
             caches,
             streams: Arc::new(streams),
@@ -132,8 +133,8 @@ fn is_open(tree: &TreeMount) -> bool {
     tree.via == Way::Auto && !tree.live && !tree.write_through
 }
 
-fn by(tree: &TreeMount, way: Way) -> TreeMount {
-    TreeMount { via: way, ..tree.clone() }
+fn by(tree: &TreeMount, (via, wire): (Way, WireOptions)) -> TreeMount {
+    TreeMount { via, wire, ..tree.clone() }
 }
 
 /// A cache in which nothing is, and to which nothing is added: one below an empty directory.
@@ -263,7 +264,12 @@ impl Comparing<'_> {
         output.map_err(|error| self.request.no_output(error))
     }
 
-    fn in_guest(&mut self, way: Way, caches: Option<PackageCaches>, output: &File) -> Result<OneRun, JobError> {
+    fn in_guest(
+        &mut self,
+        way: (Way, WireOptions),
+        caches: Option<PackageCaches>,
+        output: &File,
+    ) -> Result<OneRun, JobError> {
         let accel = Arc::new(Mutex::new(None));
         let told = Arc::clone(&accel);
         let events = Events::new(move |event| {

@@ -84,7 +84,7 @@ pub use request::{CatchSignalsOfRun, Keep, Mode, Publish, Root, RunCache, RunReq
 use shares::Wire;
 use traced::RunTrace;
 use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
-pub use way::Way;
+pub use way::{Way, WireOptions};
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {

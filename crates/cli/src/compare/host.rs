@@ -6,7 +6,7 @@ use std::path::Path;
 
 use inarch_jobs::compare::{HostPlace, HostWay};
 use inarch_jobs::doctor::in_path;
-use inarch_jobs::run::Way;
+use inarch_jobs::run::{Way, WireOptions};
 use inarch_jobs::shown;
 
 /// The command by itself.
@@ -58,8 +58,8 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Whether each has a name of its own.
-pub fn check(ways: &[Way], host_ways: &[HostWay]) -> anyhow::Result<()> {
-    let mut names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+pub fn check(ways: &[(Way, WireOptions)], host_ways: &[HostWay]) -> anyhow::Result<()> {
+    let mut names: Vec<&str> = ways.iter().map(|(way, _)| way.name()).collect();
     for HostWay { name, .. } in host_ways {
         anyhow::ensure!(!names.contains(&name.as_str()), "--peer {}: the name is taken", shown(Path::new(name)));
         names.push(name);

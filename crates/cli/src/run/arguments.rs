@@ -1,19 +1,21 @@
 //! The options of `inarch run`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
-use inarch_jobs::run::{PublishedPort, Vmm, Way};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Command, ValueEnum};
+use inarch_jobs::run::{PublishedPort, Vmm, Way, WireOptions};
 use inarch_vm::Arch;
 use inarch_vm::accel::AccelChoice;
 
 use crate::arguments::one_of;
 use crate::profile::ProfileArgument;
 use crate::source::SourceArguments;
-use crate::{duration, publish, size, tree_option};
+use crate::tree_option::{self, WireOption};
+use crate::{duration, publish, size};
 
 /// Options of `inarch run`.
 #[derive(Args, Debug)]
@@ -46,7 +48,8 @@ pub struct RunArguments {
     pub root: OsString,
 
     /// Another tree, at DST (by default the same path). OPT is ro, overlay or rw (the guest's writes reach the
-    /// directory itself), nosuid, nodev, via=WAY, changes=WHO, writeback, hold, owner=MAP or exclude=GLOB
+    /// directory itself), nosuid, nodev, via=WAY, msize=BYTES (of via=9p), queues=N (of via=virtiofs), changes=WHO, writeback, hold, owner=MAP or
+    /// exclude=GLOB
     #[arg(long, value_name = "SRC[:DST][,OPT]...")]
     pub tree: Vec<OsString>,
 
@@ -99,9 +102,9 @@ pub struct RunArguments {
     /// How trees reach the guest: as a disk with ext4, or with erofs or squashfs and an overlayfs on top; live, by
     /// virtiofs or 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a
     /// disk if its memory is too small. 'auto' is the first that the guest's kernel supports
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", hide_possible_values = true,
-        value_delimiter = ',', value_parser = one_of_ways())]
-    pub via: Vec<Way>,
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs[,queues=N]|9p[,msize=BYTES]|tar", default_value = "auto",
+        hide_possible_values = true, value_delimiter = ',', value_parser = ViaParser)]
+    pub via: Vec<ViaWord>,
 
     /// Run WORD with the command's words after it, in place of a container image's Entrypoint and Cmd; '' is no entry
     /// point
@@ -180,11 +183,64 @@ pub struct RunArguments {
 
 impl RunArguments {
     /// The one way of `--via`.
-    pub fn way(&self) -> anyhow::Result<Way> {
-        match self.via[..] {
+    pub fn way(&self) -> anyhow::Result<(Way, WireOptions)> {
+        match self.ways()?[..] {
             [way] => Ok(way),
             _ => anyhow::bail!("--via: a run goes one way; 'inarch compare' takes several and measures each"),
         }
+    }
+
+    /// The ways of `--via`, each with the options that follow it.
+    pub fn ways(&self) -> anyhow::Result<Vec<(Way, WireOptions)>> {
+        let mut ways: Vec<(Way, WireOptions)> = Vec::new();
+        for word in &self.via {
+            match (*word, ways.last_mut()) {
+                (ViaWord::Way(way), _) => ways.push((way, WireOptions::default())),
+                (ViaWord::Option(option), Some((way, options))) => {
+                    option.set(options);
+                    if let Some(useless) = options.useless_for(*way) {
+                        anyhow::bail!(
+                            "--via: {} has no {useless}=; 9p,msize=BYTES and virtiofs,queues=N have options",
+                            way.name()
+                        );
+                    }
+                }
+                (ViaWord::Option(_), None) => {
+                    anyhow::bail!("--via: name the way before its options: 9p,msize=128K or virtiofs,queues=4")
+                }
+            }
+        }
+        Ok(ways)
+    }
+}
+
+/// A word of `--via`.
+#[derive(Clone, Copy, Debug)]
+pub enum ViaWord {
+    /// A way.
+    Way(Way),
+    /// An option of the way before it.
+    Option(WireOption),
+}
+
+/// Parses a word of `--via`.
+#[derive(Clone)]
+struct ViaParser;
+
+impl TypedValueParser for ViaParser {
+    type Value = ViaWord;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<ViaWord, clap::Error> {
+        if value.as_bytes().contains(&b'=') {
+            let option = StringValueParser::new().try_map(|word| tree_option::wire_option(&word));
+            return option.parse_ref(command, argument, value).map(ViaWord::Option);
+        }
+        let way = PossibleValuesParser::new(tree_option::WAYS).try_map(|word| tree_option::via(&word));
+        way.parse_ref(command, argument, value).map(ViaWord::Way)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(tree_option::WAYS.into_iter().map(PossibleValue::new)))
     }
 }
 
@@ -278,8 +334,4 @@ pub enum NetworkArgument {
 
 fn vmm() -> impl TypedValueParser<Value = Vmm> {
     PossibleValuesParser::new(["auto", "qemu", "uml"]).map(|word| if word == "uml" { Vmm::Uml } else { Vmm::Qemu })
-}
-
-fn one_of_ways() -> impl TypedValueParser<Value = Way> {
-    PossibleValuesParser::new(tree_option::WAYS).try_map(|word| tree_option::via(&word))
 }

@@ -386,7 +386,8 @@ mod tests {
         );
         assert_eq!((both.user.as_deref(), both.timeout.map(|t| t.as_secs()), both.ro), (Some("me"), Some(9), false));
         // The last one counts.
-        assert_eq!((both.environment, both.via[0].name()), (vec!["A=1".into(), "A=2".into()], "ext4"));
+        assert_eq!(both.way().unwrap().0.name(), "ext4");
+        assert_eq!(both.environment, ["A=1", "A=2"]);
         assert_eq!((both.cache, gives), (vec!["npm".to_owned(), "go-mod,always".to_owned()], Vec::new()));
         assert!(both.machine.publish.is_empty());
     }

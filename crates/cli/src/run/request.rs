@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::Context;
-use inarch_jobs::run::{Root, RunRequest, Streams, TreeMount, Way};
+use inarch_jobs::run::{Root, RunRequest, Streams, TreeMount, Way, WireOptions};
 use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 
@@ -19,7 +19,7 @@ use crate::{cache_option, disk_option, publish};
 
 /// The request of these options, without what happens at its end.
 pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
-    let way = arguments.way()?;
+    let (way, wire) = arguments.way()?;
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
         Some("none") => Root::None,
@@ -61,6 +61,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let mut request = RunRequest {
         root,
         root_via: way,
+        root_wire: wire,
         root_read_only: arguments.ro,
         root_selection: arguments.source.selection(&[])?,
         hold: !arguments.no_hold,
@@ -114,10 +115,23 @@ fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
 }
 
 /// `shown` is the option as the user gave it.
-fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
+fn tree(
+    shown: impl Display,
+    option: TreeOption,
+    source: &SourceArguments,
+    (via, wire): (Way, WireOptions),
+) -> anyhow::Result<TreeMount> {
     let live = option.live || option.write_through;
     // Writes can reach only a live directory.
-    let via = option.via.unwrap_or(if live { Way::Auto } else { via });
+    let (via, wire) = match option.via {
+        Some(via) => (via, option.wire),
+        None if live => (Way::Auto, option.wire),
+        None => (via, if option.wire == WireOptions::default() { wire } else { option.wire }),
+    };
+    if let Some(useless) = wire.useless_for(via) {
+        let of = if useless == "msize" { "via=9p" } else { "via=virtiofs" };
+        anyhow::bail!("{shown}: {useless}= is for {of}");
+    }
     if via.is_live() || (via == Way::Auto && live) {
         anyhow::ensure!(
             source.is_whole() && option.exclude.is_empty(),
@@ -161,6 +175,7 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         source,
         read_only: option.read_only,
         via,
+        wire,
         changes: option.changes.unwrap_or_default(),
         writeback: option.writeback,
         write_through: option.write_through,

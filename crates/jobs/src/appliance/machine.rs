@@ -23,7 +23,9 @@ use super::choice::Choice;
 use super::wire::{self, Kind};
 use super::{ARGUMENT, ApplianceError, ApplianceEvent, ApplianceRequest, error};
 use crate::JobError;
-use crate::run::{self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way};
+use crate::run::{
+    self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way, WireOptions,
+};
 use crate::share::{Changes, Refused};
 
 /// The directories of the host's root that an appliance has: those of programs, drivers and settings.
@@ -314,6 +316,7 @@ fn read_only_tree(directory: &Path, destination: PathBuf, selection: Selection) 
         destination: Some(destination),
         read_only: true,
         via: Way::Disk(DiskFormat::Ext4),
+        wire: WireOptions::default(),
         changes: Changes::None,
         writeback: false,
         write_through: false,

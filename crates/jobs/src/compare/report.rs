@@ -175,7 +175,7 @@ pub struct Measured {
 
 impl Measured {
     pub(super) fn new(contender: Contender, page_cache: PageCache) -> Measured {
-        let (way, package_cache) = (contender.way().to_owned(), contender.package_cache());
+        let (way, package_cache) = (contender.way(), contender.package_cache());
         Measured { way, contender, page_cache, package_cache, runs: Vec::new(), failure: None }
     }
 
@@ -372,7 +372,7 @@ fn best(results: &[Measured], page_cache: PageCache) -> Option<Best> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Way;
+    use crate::run::{Way, WireOptions};
     use inarch_format::disk::DiskFormat;
 
     fn measured(way: Way, totals: &[f64], status: u8) -> Measured {
@@ -389,7 +389,7 @@ mod tests {
         };
         Measured {
             runs: totals.iter().map(run).collect(),
-            ..Measured::new(Contender::Guest(way, None), PageCache::Warm)
+            ..Measured::new(Contender::Guest((way, WireOptions::default()), None), PageCache::Warm)
         }
     }
 

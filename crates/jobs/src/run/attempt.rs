@@ -203,6 +203,7 @@ impl Guest {
             .iter()
             .filter(|shared| shared.wire == Wire::Virtiofs)
             .map(|shared| {
+                let queues = shared.options.queues.unwrap_or(queues);
                 let socket = sockets.get(&shared.tag, |failure| shared.connect(queues, is_uml, failure))?;
                 Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
             })

@@ -16,7 +16,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::attached::AttachedDisk;
-use super::way::Way;
+use super::way::{Way, WireOptions};
 use crate::share::{Changes, Refused};
 
 /// The guest's root.
@@ -63,6 +63,8 @@ pub struct TreeMount {
     pub read_only: bool,
     /// Its transport.
     pub via: Way,
+    /// How its requests travel, if it is live.
+    pub wire: WireOptions,
     /// For a live directory: who may change it.
     pub changes: Changes,
     /// For a directory that only the guest changes: the guest's kernel collects writes before it sends them.
@@ -133,6 +135,8 @@ pub struct RunRequest {
     pub root_selection: Selection,
     /// The transport of the root, and of the working directory if it is brought along.
     pub root_via: Way,
+    /// How its requests travel, if it is live.
+    pub root_wire: WireOptions,
     /// Refuse writes to the root, instead of throwing them away at the end.
     pub root_read_only: bool,
     /// Whether to hold the files of the working directory's project, see [`TreeMount::hold`].
@@ -214,6 +218,7 @@ impl RunRequest {
             root: Root::Host,
             root_selection: Selection::default(),
             root_via: Way::Auto,
+            root_wire: WireOptions::default(),
             root_read_only: false,
             hold: true,
             trees: Vec::new(),

@@ -21,7 +21,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 use super::failure::DiskFailure;
 use super::sockets::pair;
 use super::traced::TreeTrace;
-use super::{RunError, Way};
+use super::{RunError, Way, WireOptions};
 use crate::JobError;
 use crate::share::Share;
 use crate::share::confinement::among_others;
@@ -57,6 +57,8 @@ pub(super) struct SharedTree {
     pub share: Share,
     /// How the guest reaches it.
     pub wire: Wire,
+    /// How its requests travel.
+    pub options: WireOptions,
     /// How many shares come before it.
     pub ordinal: usize,
     /// Absolute path in the guest; `/` for the root.
@@ -82,6 +84,11 @@ impl SharedTree {
         (self.share.writes_through() && !self.overlaid).then_some(&*self.share.directory)
     }
 
+    /// The largest 9P message, in bytes.
+    fn msize(&self) -> u32 {
+        self.options.msize.unwrap_or(NinepOptions::MAX_MSIZE)
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         // A guest has at most a few dozen trees.
@@ -90,7 +97,7 @@ impl SharedTree {
 
     /// How the guest mounts it.
     pub fn mount(&self) -> Mount {
-        let ninep = || self.share.ninep_mount_options(NinepOptions::MAX_MSIZE);
+        let ninep = || self.share.ninep_mount_options(self.msize());
         let (source, options) = match self.wire {
             Wire::Virtiofs => (MountSource::Name(self.tag.clone()), String::new()),
             Wire::Ninep => (MountSource::HostPort(self.port().into()), ninep()),
@@ -122,7 +129,11 @@ impl SharedTree {
         let file_system = Arc::new(Pending::ready(Arc::new(layer)));
         let loss = self.loss(failure);
         // The client is the guest's kernel, which connects only when it has booted.
-        let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
+        let options = NinepOptions {
+            negotiation: Duration::from_secs(24 * 3600),
+            msize: self.msize(),
+            ..NinepOptions::default()
+        };
         let server = NinepServer::new(file_system, options).count_in(Arc::clone(&self.requests));
         let confinement = among_others(&self.share)?.ends_processes();
         // The thread ends when QEMU does.

@@ -20,7 +20,7 @@ use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::traced::RunTrace;
 use super::unpacked::{Places, UnpackedTree};
-use super::{Publish, Root, RunError, RunRequest, TreeMount, Vmm, Way};
+use super::{Publish, Root, RunError, RunRequest, TreeMount, Vmm, Way, WireOptions};
 use crate::JobError;
 use crate::device::{Recipe, Watcher, Writes};
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
@@ -111,6 +111,7 @@ struct Wanted {
     selection: Selection,
     read_only: bool,
     via: Way,
+    wire: WireOptions,
     changes: Changes,
     writeback: bool,
     write_through: bool,
@@ -244,6 +245,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         selection: request.root_selection.clone(),
         read_only: request.root_read_only,
         via: request.root_via,
+        wire: request.root_wire,
         changes: Changes::Host,
         writeback: false,
         write_through: false,
@@ -265,6 +267,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             selection: tree.selection.clone(),
             read_only: tree.read_only,
             via: tree.via,
+            wire: tree.wire,
             changes: tree.changes,
             writeback: tree.writeback,
             write_through: tree.write_through,
@@ -282,6 +285,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             selection: Selection { owners: OwnerMap::Fixed { uid, gid }.into(), ..Selection::default() },
             read_only: cache.publish == Publish::Never,
             via: Way::Virtiofs,
+            wire: WireOptions::default(),
             changes: Changes::Host,
             writeback: false,
             write_through: cache.publish != Publish::Never,
@@ -298,6 +302,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             selection: Selection::default(),
             read_only: false,
             via: Way::Disk(DiskFormat::Ext4),
+            wire: WireOptions::default(),
             changes: Changes::Host,
             writeback: false,
             write_through: false,
@@ -378,6 +383,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
     Ok(SharedTree {
         share,
         wire,
+        options: wanted.wire,
         ordinal,
         destination: wanted.destination,
         overlaid,
