@@ -29,6 +29,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answers;
 mod choice;
 mod error;
 mod files;
@@ -51,6 +52,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::JobError;
 use crate::run::{AttachedDisk, Vmm};
+pub use answers::read_answers;
 use choice::Choice;
 pub use error::ApplianceError;
 pub use files::{Checked, FileAttributes, NewAttributes, NewFileOptions, Written};
@@ -61,7 +63,6 @@ pub use request::{Access, ApplianceEvent, ApplianceReport, ApplianceRequest, Iso
 pub use resize::{NewSize, Resized, resize};
 pub use timeline::{Step, Timeline};
 pub use volume::{ApplianceVolume, look};
-pub use wire::read_answers;
 use wire::{Answer, Ask, Found, Hello, Kind, PIECE};
 
 /// A running appliance. Dropping it unmounts the volumes if that can be done, and does not say whether it was; [`Appliance::close`]
@@ -97,7 +98,7 @@ impl Appliance {
         image.sector = plan.disk.table.as_ref().and_then(|table| u32::try_from(table.sector).ok());
         timeline.host("look at the image");
         let path = image.path.clone();
-        let mut choice = choice::choose(request, format, &plan.attach);
+        let mut choice = choice::choose(request, format, &plan);
         let (running, hello) = match greet(request, &image, choice, &events) {
             Err(ApplianceError::Machine(error)) if choice.is_open && !matches!(*error, JobError::Stopped) => {
                 events.emit(ApplianceEvent::Note(format!(

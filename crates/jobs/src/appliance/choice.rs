@@ -1,10 +1,12 @@
 //! Chooses what an appliance is: a process, or a virtual machine.
 
+use inarch_disk::TableKind;
 use inarch_source::ImageFormat;
 use inarch_vm::AccelChoice;
 use inarch_vm::uml;
 
 use super::inside::driver;
+use super::volumes::Plan;
 use super::wire::Attach;
 use super::{ApplianceRequest, Isolation};
 use crate::run::{Vmm, guest};
@@ -17,18 +19,22 @@ pub(super) struct Choice {
     pub is_open: bool,
     /// Whether its volumes may be RAID 5 or 6, for which a kernel of User-Mode Linux has to prepare.
     pub raid: bool,
+    /// Whether its kernel must use the second copy of a GPT, which it does only if it is told to: the first one is damaged.
+    pub second_table: bool,
 }
 
 /// The choice for an image of this format, with these volumes.
-pub(super) fn choose(request: &ApplianceRequest, format: ImageFormat, attach: &Attach) -> Choice {
+pub(super) fn choose(request: &ApplianceRequest, format: ImageFormat, Plan { attach, disk, .. }: &Plan) -> Choice {
     let raid = may_be_raid(attach);
+    let is_gpt = disk.table.as_ref().is_some_and(|table| table.kind == TableKind::Gpt);
+    let second_table = is_gpt && !disk.notes.is_empty();
     let (vmm, is_open) = match request.isolation {
         Isolation::Vm => (Vmm::Qemu, false),
         Isolation::Process => (Vmm::Uml, false),
         Isolation::Auto if can_be_a_process(request, format, attach) => (Vmm::Uml, true),
         Isolation::Auto => (Vmm::Qemu, false),
     };
-    Choice { vmm, is_open, raid }
+    Choice { vmm, is_open, raid, second_table }
 }
 
 /// Whether a volume may lie on several devices with parity.
@@ -54,6 +60,8 @@ fn can_be_a_process(request: &ApplianceRequest, format: ImageFormat, attach: &At
 
 #[cfg(test)]
 mod tests {
+    use inarch_disk::{Disk, Table};
+
     use super::super::wire::{Array, AttachedVolume, Device};
     use super::*;
 
@@ -81,16 +89,24 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_what_is_chosen() {
         let request = ApplianceRequest::new("image".into(), inarch_source::Which::Auto);
-        let attach = volumes(&[Some("ext4")]);
+        let disk = Disk { size: 1 << 20, table: None, parts: Vec::new(), content: None, notes: Vec::new() };
+        let mut plan = Plan { attach: volumes(&[Some("ext4")]), locked: Vec::new(), disk };
         let choice = |isolation, format| {
             let request = ApplianceRequest { isolation, ..request.clone() };
-            choose(&request, format, &attach)
+            choose(&request, format, &plan)
         };
         let qcow2 = ImageFormat::Container(inarch_source::Container::Qcow2);
         assert_eq!(choice(Isolation::Vm, ImageFormat::Raw).vmm, Vmm::Qemu);
         assert_eq!(choice(Isolation::Process, qcow2).vmm, Vmm::Uml);
-        assert_eq!(choice(Isolation::Auto, qcow2), Choice { vmm: Vmm::Qemu, is_open: false, raid: false });
+        assert_eq!(
+            choice(Isolation::Auto, qcow2),
+            Choice { vmm: Vmm::Qemu, is_open: false, raid: false, second_table: false }
+        );
         let kernel = ApplianceRequest { kernel: Some("/boot/vmlinuz".into()), ..request.clone() };
-        assert_eq!(choose(&kernel, ImageFormat::Raw, &attach).vmm, Vmm::Qemu);
+        assert_eq!(choose(&kernel, ImageFormat::Raw, &plan).vmm, Vmm::Qemu);
+        plan.disk.notes = vec!["the second copy of the table is used".to_owned()];
+        assert!(!choose(&request, ImageFormat::Raw, &plan).second_table);
+        plan.disk.table = Some(Table { kind: TableKind::Gpt, id: String::new(), sector: 512 });
+        assert!(choose(&request, ImageFormat::Raw, &plan).second_table);
     }
 }

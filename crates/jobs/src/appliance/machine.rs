@@ -119,6 +119,7 @@ pub(super) fn start(
         kernel: request.kernel.clone(),
         vmm: choice.vmm,
         raid: choice.raid,
+        kernel_parameters: choice.second_table.then(|| "gpt".to_owned()).into_iter().collect(),
         accel: request.accel,
         cpus: Some(PROCESSORS),
         memory: Some(request.memory.unwrap_or(MEMORY)),
