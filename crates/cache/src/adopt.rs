@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use inarch_tree::InodeId;
 use inarch_tree::select::without;
 
+use super::CacheError;
 use super::error::Damage;
 use super::far::{Far, Head};
 use super::generation::Generation;
-use super::lazy::{self, Chunks};
-use super::pack::Digest;
+use super::pack_chunks::Chunks;
 use super::store::{Cache, Next, Snapshot};
+use super::stored::{Digest, Stored, is_remote_name};
 use super::synced::Synced;
-use super::{CacheError, Stored};
 
 /// What became of a remote's generation.
 pub enum Adopted {
@@ -67,7 +67,7 @@ pub fn adopt(cache: &Cache, far: &Far, is_copy: bool) -> Result<Adopted, CacheEr
 /// them, or be out of reach.
 fn places(now: &Generation, there: &Generation) -> Vec<Option<(String, u64, Digest)>> {
     let own = |(id, stored): (InodeId, Stored)| {
-        let name = now.body.packs.get(stored.pack as usize).filter(|name| !lazy::is_name(name))?;
+        let name = now.body.packs.get(stored.pack as usize).filter(|name| !is_remote_name(name))?;
         // The size, too: a remote may say what it likes of a file with this digest.
         Some(((stored.digest, now.tree.inode(id).size()), (name, stored.at)))
     };

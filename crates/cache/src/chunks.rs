@@ -11,7 +11,7 @@ use std::sync::Arc;
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 
-use super::pack::Digest;
+use super::stored::Digest;
 
 /// Bytes of a chunk; a file's last one may have fewer. A power of two, as subtrees are.
 pub const CHUNK: u64 = 256 << 10;

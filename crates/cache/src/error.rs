@@ -9,8 +9,6 @@ use inarch_lifecycle::trust::Obstacle;
 use inarch_tree::layer::LayerError;
 use inarch_tree::{BuildError, LoadError};
 
-use super::turn::InUse;
-
 /// Why a cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -106,6 +104,17 @@ pub enum CacheError {
     /// There are no random numbers or no thread.
     #[error("what the guest wrote cannot be examined: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Who keeps a cache from being removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// A run that has it to itself.
+    Locked,
+    /// Runs whose guests share its directory.
+    Live,
+    /// One who reads its current generation.
+    Read,
 }
 
 /// What is wrong with a stored generation.

@@ -27,7 +27,8 @@ use inarch_remote::{Found, Limits, Location, Remote, RemoteError, Version};
 
 use super::error::Damage;
 use super::generation::Generation;
-use super::lazy::{Chunks, is_name};
+use super::pack_chunks::Chunks;
+use super::stored::is_remote_name;
 use super::{CacheError, CachePlace};
 pub(crate) use head::Head;
 
@@ -255,7 +256,7 @@ pub fn decode(head: &Head, bytes: &[u8]) -> Result<Generation, Damage> {
 
 /// Checks what only a remote's generation must be.
 fn check(mut generation: Generation) -> Result<Generation, Damage> {
-    if !generation.body.packs.iter().all(|name| is_name(name)) || generation.body.packs.len() > MOST_PACKS {
+    if !generation.body.packs.iter().all(|name| is_remote_name(name)) || generation.body.packs.len() > MOST_PACKS {
         return Err(Damage::Table("a pack has another name"));
     }
     if generation.body.number > MOST_GENERATIONS {

@@ -21,8 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::{self, Lists};
 use super::error::Damage;
-use super::lazy;
-use super::pack::Digest;
+use super::stored::{Digest, Stored, is_remote_name};
 
 const MAGIC: &[u8; 8] = b"INARCHGN";
 const VERSION: u32 = 2;
@@ -32,17 +31,6 @@ const HASHED: usize = 44;
 const HEADER: usize = HASHED + 8;
 /// Bytes of a file in the table.
 const ROW: usize = 4 + 8 + 32;
-
-/// Where the bytes of a file lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// An index into [`Body::packs`].
-    pub pack: u32,
-    /// The first byte in the pack.
-    pub at: u64,
-    /// Their digest.
-    pub digest: Digest,
-}
 
 /// What a generation is, beside its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +150,7 @@ impl Generation {
 
     /// The files whose bytes are in a remote's pack.
     pub fn remote_files(&self) -> impl Iterator<Item = (InodeId, Stored)> {
-        let is_remote: Vec<bool> = self.body.packs.iter().map(|name| lazy::is_name(name)).collect();
+        let is_remote: Vec<bool> = self.body.packs.iter().map(|name| is_remote_name(name)).collect();
         let files = self.files.iter().zip(0..).filter_map(|(stored, id)| Some((InodeId(id), (*stored)?)));
         files.filter(move |(_, stored)| is_remote.get(stored.pack as usize) == Some(&true))
     }

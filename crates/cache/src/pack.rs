@@ -14,7 +14,7 @@ use inarch_lifecycle::PathError;
 use inarch_lifecycle::new_file::NewFile;
 use inarch_tree::InodeId;
 
-use super::generation::Stored;
+use super::stored::{Digest, Stored};
 
 const MAGIC: &[u8; 8] = b"INARCHPK";
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -23,16 +23,6 @@ const PIECE: u64 = 1 << 20;
 /// The most zeros that a guest's files have in one publication, in bytes. They take no room on a disk, but as long to
 /// hash as other bytes: without a limit a guest could keep this machine busy for hours with one sparse file.
 const MOST_ZEROS: u64 = 64 << 30;
-
-/// A BLAKE3 digest of a file's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest(pub [u8; 32]);
-
-impl std::fmt::Debug for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(blake3::Hash::from(self.0).to_hex().as_str())
-    }
-}
 
 /// A pack that has no name yet.
 pub struct NewPack {

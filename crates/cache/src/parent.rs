@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::CacheError;
 use super::chunks::Lists;
 use super::generation::Generation;
-use super::pack::Digest;
 use super::store::{Cache, Next, Snapshot};
+use super::stored::Digest;
 
 impl Cache {
     /// Makes a copy of another cache's generation the first one of this cache. Returns false if there is one already.

@@ -27,10 +27,12 @@ use rustix::io::Errno;
 use super::chunks::Lists;
 use super::error::Damage;
 use super::far::Far;
-use super::generation::{Body, Generation, Stored};
-use super::lazy::{self, Chunks, LazyPack};
-use super::pack::{Digest, NewPack, is_pack};
+use super::generation::{Body, Generation};
+use super::lazy::{self, LazyPack};
+use super::pack::{NewPack, is_pack};
+use super::pack_chunks::Chunks;
 use super::place::CachePlace;
+use super::stored::{Digest, Stored, is_remote_name};
 use super::synced::Synced;
 use super::{CacheError, Scope};
 pub use locked::Locked;
@@ -211,7 +213,7 @@ impl Cache {
     }
 
     fn packs(&self, generation: &Generation) -> Result<Vec<Arc<dyn Backing>>, CacheError> {
-        let open = |(name, number): (&String, u32)| match lazy::is_name(name) {
+        let open = |(name, number): (&String, u32)| match is_remote_name(name) {
             true => self.lazy_pack(name, number, generation),
             false => self.pack(name),
         };

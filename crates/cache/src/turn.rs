@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::CacheError;
+use super::error::InUse;
 use super::place::LIVE;
 use super::store::Cache;
 
@@ -30,17 +31,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Turn {
     _lock: FileLock,
-}
-
-/// Who keeps a cache from being removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InUse {
-    /// A run that has it to itself.
-    Locked,
-    /// Runs whose guests share its directory.
-    Live,
-    /// One who reads its current generation.
-    Read,
 }
 
 /// A cache that no run can begin to use as long as this is there.

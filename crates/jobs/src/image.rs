@@ -8,6 +8,7 @@
 //! 6. The file gets its name.
 
 mod error;
+mod event;
 mod handle;
 mod output;
 mod write;
@@ -33,9 +34,10 @@ use serde::Serialize;
 
 use crate::JobError;
 pub use error::ImageError;
+pub use event::{ImageEvent, Stage};
 pub(crate) use handle::make_of;
 use handle::{Duty, DutyProgress};
-pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
+pub use handle::{ImageHandle, make, start};
 use output::Output;
 use write::Job;
 

@@ -12,6 +12,7 @@
 //!    overlay.
 
 mod asked_caches;
+mod attach_error;
 mod attached;
 mod attempt;
 mod boot;
@@ -65,7 +66,8 @@ use inarch_vm::uml;
 use crate::JobError;
 pub use crate::device::DiskReport;
 pub use asked_caches::AskedCaches;
-pub use attached::{AttachError, AttachedDisk, FileId};
+pub use attach_error::AttachError;
+pub use attached::{AttachedDisk, FileId};
 use attached::{OpenDisk, Purpose};
 pub(crate) use attached::{Part, Qcow2Image};
 use attempt::Guest;

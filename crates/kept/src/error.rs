@@ -14,8 +14,7 @@ use inarch_tree::compare::TooDeep;
 use inarch_tree::layer::{LayerError, LoadLayerError};
 use inarch_tree::{BuildError, LoadError};
 
-use super::record::VERSION;
-use super::store::LONGEST_NAME;
+use super::limits::{LONGEST_NAME, VERSION};
 
 /// Why a kept run cannot be used, compared or applied.
 #[derive(Debug, thiserror::Error)]

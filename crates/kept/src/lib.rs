@@ -34,6 +34,7 @@ mod fold;
 mod guest;
 mod guest_disk;
 mod layered;
+mod limits;
 mod list;
 mod own;
 mod owners;

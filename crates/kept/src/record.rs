@@ -9,12 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
 use super::clock::now;
+use super::limits::VERSION;
 use super::owners::OwnersBack;
 use super::volume::VolumeId;
 use crate::KeptError;
-
-/// The version of the record that this program writes and reads.
-pub(super) const VERSION: u32 = 3;
 
 /// A kept run, as `run.json` holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

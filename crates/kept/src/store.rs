@@ -27,12 +27,11 @@ use rustix::io::Errno;
 
 use super::durable::replace;
 use super::files::DiskFiles;
-use super::record::{KeptTree, Record, VERSION};
+use super::limits::{LONGEST_NAME, VERSION};
+use super::record::{KeptTree, Record};
 use super::volume::VolumeId;
 use crate::KeptError;
 
-/// The longest name of a run.
-pub(super) const LONGEST_NAME: usize = 100;
 /// The prefix of a discarded run's folder until it is deleted.
 const DISCARDED: &str = ".discarded-";
 

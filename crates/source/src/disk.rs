@@ -15,37 +15,7 @@ use inarch_format::probe::{FileKind, Found, container, probe};
 use inarch_format::{Damage, ReadError};
 use inarch_volume::{Composite, NotMounted, Volume};
 
-use super::{ContainerError, DiskFile, DiskImage, DiskPart, ImageFormat, OpenError, OpenedDisk, Source, parse};
-
-/// Why a disk's file system cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenDiskError {
-    /// The disk cannot be read, or its partition table is damaged.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    /// It is in a container that cannot be opened, or names files that the user did not name.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// No key opens what is encrypted.
-    #[error("its volume {volume} cannot be read: {reason}")]
-    Locked {
-        /// The first volume that is not opened.
-        volume: String,
-        /// Why not.
-        reason: String,
-    },
-    /// There is no such file system.
-    #[error(transparent)]
-    NotFound(#[from] NotFound),
-    /// The file system cannot be read.
-    #[error("{volume}: {error}")]
-    Read {
-        /// The volume.
-        volume: String,
-        /// What is wrong with it.
-        error: ReadError,
-    },
-}
+use super::{DiskFile, DiskImage, DiskPart, ImageFormat, OpenDiskError, OpenError, OpenedDisk, Source, parse};
 
 /// Splits `IMAGE:VOLUME`, `IMAGE:/PATH` or `IMAGE:VOLUME:/PATH`, if there is such an image. The image is the longest beginning that exists.
 pub fn split(text: &OsStr) -> Option<(PathBuf, DiskPart)> {

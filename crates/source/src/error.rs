@@ -4,11 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use inarch_cache::{CacheError, PullError};
+use inarch_disk::DiskError;
+use inarch_disk::container::ContainerError;
+use inarch_disk::guest::NotFound;
 use inarch_lifecycle::PathError;
 use inarch_lifecycle::shown;
 use inarch_tree::BuildError;
 
-use super::{OpenDiskError, Source};
+use super::Source;
 
 /// Why a source cannot be opened, or the selection not be applied.
 #[derive(Debug, thiserror::Error)]
@@ -83,4 +86,34 @@ impl OpenError {
     pub(super) fn path(path: &Path, action: &'static str, error: impl Into<io::Error>) -> OpenError {
         PathError::new(path, action, error).into()
     }
+}
+
+/// Why a disk's file system cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenDiskError {
+    /// The disk cannot be read, or its partition table is damaged.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// It is in a container that cannot be opened, or names files that the user did not name.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// No key opens what is encrypted.
+    #[error("its volume {volume} cannot be read: {reason}")]
+    Locked {
+        /// The first volume that is not opened.
+        volume: String,
+        /// Why not.
+        reason: String,
+    },
+    /// There is no such file system.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// The file system cannot be read.
+    #[error("{volume}: {error}")]
+    Read {
+        /// The volume.
+        volume: String,
+        /// What is wrong with it.
+        error: inarch_format::ReadError,
+    },
 }

@@ -21,6 +21,7 @@ use inarch_volume::{TreeVolume, Volume};
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
+use super::hashed::add_tree;
 use super::{ArchivePart, DiskPart, FileKind, OpenError, Source, Which, disk};
 
 /// An opened source: the part of it that was selected.
@@ -298,7 +299,7 @@ fn stamp_all(path: &Path) -> Result<Vec<u8>, OpenError> {
     if path.is_dir() {
         let tree = scan::scan(path, &scan::ScanOptions { threads: 1, ..Default::default() })?.tree;
         let mut hash = Sha256::new();
-        crate::identity::add_tree(&mut hash, &tree);
+        add_tree(&mut hash, &tree);
         return Ok(hash.finalize().to_vec());
     }
     let stamp = File::open(path).and_then(|file| stamp(&file));

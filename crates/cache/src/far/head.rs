@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Damage;
-use crate::lazy::is_name;
+use crate::stored::is_remote_name;
 
 /// The form of the object.
 const FORM: u32 = 1;
@@ -52,7 +52,7 @@ impl Head {
         if inarch != FORM {
             return Err(Damage::Version(inarch));
         }
-        if !is_name(&generation) || bytes > Head::MOST_BYTES || plain > Head::MOST_PLAIN {
+        if !is_remote_name(&generation) || bytes > Head::MOST_BYTES || plain > Head::MOST_PLAIN {
             return Err(Damage::Head);
         }
         Ok(Head { generation, bytes, plain, number })

@@ -21,8 +21,9 @@ use crate::CacheError;
 use crate::chunks::Lists;
 use crate::error::Damage;
 use crate::generation::{Body, Generation};
-use crate::lazy::{self, Chunks};
-use crate::pack::{Digest, NewPack};
+use crate::pack::NewPack;
+use crate::pack_chunks::Chunks;
+use crate::stored::{Digest, is_remote_name};
 
 /// More packs than these are put together: a reader has each of them open.
 const MOST_PACKS: usize = 32;
@@ -96,7 +97,7 @@ impl Locked<'_> {
         let mut unread = Vec::new();
         let of_remotes = |generation: &Generation| {
             let names = generation.body.packs.iter().cloned().zip(0..);
-            names.filter(|(name, _)| lazy::is_name(name)).collect::<BTreeMap<String, u32>>()
+            names.filter(|(name, _)| is_remote_name(name)).collect::<BTreeMap<String, u32>>()
         };
         let conflict = |pack: &str, reason: String| CacheError::Conflict { pack: pack.to_owned(), reason };
         let mut new = BTreeMap::new();
@@ -144,7 +145,7 @@ impl Locked<'_> {
 
     /// Where there are too many packs, copies what is used of the smaller ones into one.
     fn put_together(&self, mut generation: Generation) -> Result<Generation, CacheError> {
-        if generation.body.packs.iter().filter(|name| !lazy::is_name(name)).count() <= MOST_PACKS {
+        if generation.body.packs.iter().filter(|name| !is_remote_name(name)).count() <= MOST_PACKS {
             return Ok(generation);
         }
         let mut used = vec![0u64; generation.body.packs.len()];
@@ -156,7 +157,7 @@ impl Locked<'_> {
         let mut order: Vec<usize> = (0..used.len()).collect();
         order.sort_by_key(|pack| std::cmp::Reverse(used.get(*pack).copied()));
         // What is at a remote stays there.
-        let is_here = |pack: &&usize| generation.body.packs.get(**pack).is_some_and(|name| !lazy::is_name(name));
+        let is_here = |pack: &&usize| generation.body.packs.get(**pack).is_some_and(|name| !is_remote_name(name));
         let here = order.iter().filter(is_here).skip(LARGE_PACKS);
         let small: BTreeSet<u32> = here.filter_map(|pack| u32::try_from(*pack).ok()).collect();
         let packs = self.cache.packs(&generation)?;

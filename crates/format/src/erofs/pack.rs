@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_block::{BLOCK_SIZE, BlockMap, Content, FileExtent, read_content};
 use inarch_tree::{InodeId, Tree};
 
+use super::layout::pieces::Pieces;
 use super::layout::refuse;
 use super::plan::Laid;
 use super::spec::NULL_BLOCK;
@@ -22,26 +23,6 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const BATCH: usize = 256;
 /// Blocks of plain content that are copied at once.
 const COPY_BLOCKS: u32 = 256;
-
-/// Where the pieces of compressed files are.
-#[derive(Debug, Default)]
-pub(crate) struct Pieces {
-    /// Each file's first piece, ascending by both.
-    files: Vec<(InodeId, usize)>,
-    /// The first block of each piece; the last is the end of all.
-    starts: Vec<u32>,
-}
-
-impl Pieces {
-    /// The first block of piece `piece` of a file, and how many it has.
-    pub(crate) fn of(&self, id: InodeId, piece: u64) -> Option<(u32, u32)> {
-        let file = self.files.binary_search_by_key(&id, |(file, _)| *file).ok()?;
-        let (_, first) = self.files.get(file)?;
-        let index = first + piece as usize;
-        let (start, end) = (self.starts.get(index)?, self.starts.get(index + 1)?);
-        Some((*start, end - start))
-    }
-}
 
 /// An image to be compressed.
 pub(crate) struct Compressed {

@@ -22,7 +22,8 @@ use inarch_vm::session::{Outcome, Report, Session, SessionError};
 use rustix::fs::MemfdFlags;
 
 use super::RunError;
-use super::attached::{AttachError, OpenDisk};
+use super::attach_error::AttachError;
+use super::attached::OpenDisk;
 use super::clock::Clock;
 use super::failure::DiskFailure;
 use super::live_disk::LiveDisk;

@@ -2,6 +2,7 @@
 
 pub(crate) mod chunks;
 pub(crate) mod directory;
+pub(crate) mod pieces;
 pub(crate) mod shape;
 pub(crate) mod xattr;
 
@@ -9,11 +10,11 @@ use std::ops::Range;
 
 use inarch_tree::{FileType, InodeId, Tree};
 
-use super::pack::Pieces;
 use super::spec::BLOCK_SIZE;
 use crate::{FormatError, ImageOptions};
 use chunks::ChunkMaps;
 use directory::Directories;
+use pieces::Pieces;
 use shape::{Shape, Tables};
 use xattr::Xattrs;
 
