@@ -19,7 +19,9 @@ const CACHED: usize = 1024;
 pub struct Cells {
     file: Pages,
     replayed: Replayed,
-    /// Bytes of the bins that exist: no more than the header says, and no more than there are.
+    /// Where the bins end: no further than the header says, and no further than there are bytes.
+    end: u32,
+    /// Bytes that there are before the end. A log may change one sector far behind the end of the file, and none before it.
     length: u32,
 }
 
@@ -28,11 +30,13 @@ impl Cells {
     pub fn new(file: Arc<dyn Backing>, replayed: Replayed, claimed: u32) -> Cells {
         let in_file = file.size().saturating_sub(LENGTH as u64);
         let in_log = replayed.last_key_value().map_or(0, |(sector, _)| (u64::from(*sector) + 1) * SECTOR as u64);
-        let length = u64::from(claimed).min(in_file.max(in_log));
-        Cells { file: Pages::new(file, CACHED), replayed, length: u32::try_from(length).unwrap_or(u32::MAX) }
+        let end = u64::from(claimed).min(in_file.max(in_log));
+        let length = end.min(in_file.saturating_add(replayed.len() as u64 * SECTOR as u64));
+        let [end, length] = [end, length].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        Cells { file: Pages::new(file, CACHED), replayed, end, length }
     }
 
-    /// Bytes of all cells.
+    /// Bytes of all cells: what keys, values and data can take together if nothing is counted twice.
     pub fn length(&self) -> u32 {
         self.length
     }
@@ -58,7 +62,7 @@ impl Cells {
 
     /// Bytes of the content of the cell at `at` ("Cell"): it must be in use, and within the bins.
     pub fn size(&self, at: u32) -> Result<u32, HiveError> {
-        if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > self.length) {
+        if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > self.end) {
             return Err(HiveError::cell(at, "no cell can be there"));
         }
         let mut size = [0; 4];
@@ -69,7 +73,7 @@ impl Cells {
             return Err(HiveError::cell(at, "a free cell is used"));
         }
         let size = size.unsigned_abs();
-        match at.checked_add(size).is_some_and(|end| end <= self.length) && size >= 8 {
+        match at.checked_add(size).is_some_and(|end| end <= self.end) && size >= 8 {
             true => Ok(size - 4),
             false => Err(HiveError::cell(at, "a cell has a size that is none")),
         }
