@@ -7,6 +7,8 @@ use inarch_block::{Backing, Cursor, read_backing};
 use inarch_confine::Parsing;
 use inarch_disk::container::{Container, open, recognise};
 
+use crate::vhdx;
+
 struct Bytes(Vec<u8>);
 
 impl Backing for Bytes {
@@ -33,23 +35,20 @@ fn seal(kind: Container, bytes: &mut [u8]) {
                 bytes[at..at + 4].copy_from_slice(&sum.to_be_bytes());
             }
         }
-        Container::Vhdx => {
-            let blocks = [(64 << 10, 4096), (128 << 10, 4096), (192 << 10, 64 << 10), (256 << 10, 64 << 10)];
-            for (start, length) in blocks.into_iter().chain([(1 << 20, 8192), ((1 << 20) + 8192, 8192)]) {
-                let Some(bytes) = bytes.get_mut(start..start + length) else { continue };
-                bytes[4..8].fill(0);
-                let sum = crc32c::crc32c(bytes);
-                bytes[4..8].copy_from_slice(&sum.to_le_bytes());
-            }
-        }
+        Container::Vhdx => vhdx::seal(bytes),
         _ => {}
     }
 }
 
-/// Opens the bytes, and gives them for every file that they ask for; reads some of the disk.
+/// Makes checksums right, and does what [`read`] does.
 pub fn open_and_read(kind: Container, bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     seal(kind, &mut bytes);
+    read(kind, bytes);
+}
+
+/// Opens the bytes, and gives them for every file that they ask for; reads some of the disk. Returns whether they could be opened.
+pub fn read(kind: Container, bytes: Vec<u8>) -> bool {
     let file: Arc<dyn Backing> = Arc::new(Bytes(bytes));
     let _ = recognise(Parsing::unconfined(), &*file);
     let mut asked = 0;
@@ -58,12 +57,14 @@ pub fn open_and_read(kind: Container, bytes: &[u8]) {
         asked += 1;
         (asked < 100).then(|| Arc::clone(&again))
     };
-    let Ok(disk) = open(Parsing::unconfined(), kind, file, &mut below) else { return };
+    let Ok(disk) = open(Parsing::unconfined(), kind, file, &mut below) else { return false };
     let size = disk.size();
     for offset in [0, size / 2, size.saturating_sub(10_000)] {
         let mut buffer = vec![0; size.saturating_sub(offset).min(10_000) as usize];
         let _ = read_backing(&*disk, offset, &mut buffer);
-        disk.lends(offset, size - offset);
+        // A disk can have more blocks than can be asked for in a moment.
+        disk.lends(offset, (size - offset).min(64 << 20));
     }
     assert!(read_backing(&*disk, size, &mut [0]).is_err());
+    true
 }

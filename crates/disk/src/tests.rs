@@ -1,5 +1,7 @@
 //! Disks that the usual tools made, and damaged ones.
 
+mod sealed_gpt;
+
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,6 +11,7 @@ use inarch_block::{Backing, BackingFile, Cursor};
 use inarch_confine::Parse;
 
 use super::*;
+use sealed_gpt::{PARTS, SealedGpt};
 
 pub(crate) struct Bytes(pub Vec<u8>);
 
@@ -191,6 +194,63 @@ fn no_flipped_byte_and_no_cut_panics() {
     }
     for length in [0, 1, 511, 512, 513, 1024, 1500, 20_000] {
         let _ = bytes_of(whole[..length].to_vec());
+    }
+}
+
+/// Examines a disk. What is found is within it, and has room in it.
+fn bounded(image: Vec<u8>) -> Result<Disk, DiskError> {
+    let size = image.len() as u64;
+    let image: Arc<dyn Backing> = Arc::new(Bytes(image));
+    let disk = examine(Parsing::unconfined(), &image)?;
+    assert!(disk.parts.len() as u64 <= size / 128, "{} parts", disk.parts.len());
+    assert!(disk.notes.len() <= disk.parts.len() + 8, "{:?}", disk.notes);
+    for part in disk.parts.iter().filter(|part| part.content.is_some()) {
+        assert!(part.start + part.length <= size, "{part:?}");
+    }
+    Ok(disk)
+}
+
+#[test]
+fn no_byte_of_a_gpt_panics_when_its_checksums_are_right() {
+    for sector in [512, 4096] {
+        let whole = SealedGpt::new(sector);
+        let intact = bounded(whole.image.clone()).unwrap();
+        assert_eq!((intact.table.as_ref().unwrap().kind, intact.notes.len()), (TableKind::Gpt, 0));
+        let ranges = intact.parts.iter().map(|part| (part.start as usize, part.length as usize));
+        assert_eq!(ranges.collect::<Vec<_>>(), PARTS);
+        let (headers, entries) = (whole.headers(), whole.entries());
+        // A header, the entries that are used, and the first byte of the next one.
+        let of_copy =
+            |copy: usize| (headers[copy]..headers[copy] + 92).chain(entries[copy]..entries[copy] + 3 * 128 + 1);
+        let (mut told, mut wrong) = (0, Vec::new());
+        for gone in [false, true] {
+            let mut base = whole.clone();
+            if gone {
+                // Without the first copy, the second one is used.
+                base.image[headers[0]..headers[0] + 8].fill(0);
+            }
+            for at in (440..512).chain(of_copy(usize::from(gone))) {
+                for value in [0, 1, 0x7F, 0x80, 0xFF] {
+                    let mut disk = base.clone();
+                    disk.image[at] = value;
+                    (0..2).for_each(|copy| disk.seal(copy));
+                    let found = bounded(disk.image);
+                    let notes = match &found {
+                        Ok(disk) => disk.notes.join("; "),
+                        Err(error) => error.to_string(),
+                    };
+                    told += usize::from(found.is_ok_and(|disk| disk.parts != intact.parts));
+                    // Entries that lie in their header can have no checksum.
+                    let places = headers.map(|header| header + 72..header + 80);
+                    if notes.contains("checksum") && !places.iter().any(|place| place.contains(&at)) {
+                        wrong.push((at, value, notes));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:?}");
+        // Entries that were changed are taken, which a wrong checksum would have prevented.
+        assert!(told > 1000, "{told}");
     }
 }
 

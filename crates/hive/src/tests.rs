@@ -1,4 +1,6 @@
-//! Hives that hivex made, logs by the specification, and damaged ones.
+//! Hives that hivex made, a hive and logs by the specification, and damaged ones.
+
+mod build;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,6 +12,7 @@ use inarch_block::{Backing, Cursor};
 use inarch_confine::Parsing;
 
 use super::*;
+use build::{HEADER, SECTOR, STRUCTURES, log};
 
 struct Bytes(Vec<u8>);
 
@@ -109,32 +112,6 @@ fn keys_and_values_are_those_that_hivex_wrote() {
     assert!(hive.find(["a", "none"]).unwrap().is_none());
 }
 
-/// A log as the specification's "New format" says: a header of kind 6, then an entry for each change.
-fn log(hive: &[u8], first: u32, changes: &[(u32, Vec<u8>)]) -> Vec<u8> {
-    let mut log = hive[..512].to_vec();
-    log[4..8].copy_from_slice(&first.to_le_bytes());
-    log[8..12].copy_from_slice(&first.to_le_bytes());
-    log[28..32].copy_from_slice(&6_u32.to_le_bytes());
-    let sum = base::checksum(&log);
-    log[508..512].copy_from_slice(&sum.to_le_bytes());
-    for (sequence, (at, page)) in (first..).zip(changes) {
-        let mut entry = b"HvLE".to_vec();
-        let size = (48 + page.len()).next_multiple_of(512) as u32;
-        let length = u32::try_from(hive.len() - 4096).unwrap();
-        for number in [size, 0, sequence, length, 1, 0, 0, 0, 0, *at, page.len() as u32] {
-            entry.extend(number.to_le_bytes());
-        }
-        entry.extend(page);
-        entry.resize(size as usize, 0);
-        let sum = marvin::checksum(&entry[40..]);
-        entry[24..32].copy_from_slice(&sum.to_le_bytes());
-        let sum = marvin::checksum(&entry[..32]);
-        entry[32..40].copy_from_slice(&sum.to_le_bytes());
-        log.extend(entry);
-    }
-    log
-}
-
 fn text(hive: &Hive) -> String {
     let a = hive.find(["a"]).unwrap().unwrap();
     let values = hive.values(&a).unwrap();
@@ -230,6 +207,62 @@ fn circles_and_sizes_that_are_none_are_refused() {
     assert!(matches!(with(a + 4 + 36, u32::MAX), Err(HiveError::Damaged { .. })));
 }
 
+#[test]
+fn the_sample_has_lists_and_values_of_every_kind() {
+    let sample = build::sample();
+    assert_eq!(everything(&sample).unwrap(), 15);
+    let hive = open(&sample, &[]).unwrap();
+    assert!(hive.notes().is_empty(), "{:?}", hive.notes());
+    assert_eq!(hive.current_control_set().unwrap().as_deref(), Some("ControlSet001"));
+    let a = hive.find(["a"]).unwrap().unwrap();
+    let values = hive.values_with_data(&a).unwrap();
+    let shown: Vec<Shown> = values.into_iter().map(|(value, data)| Shown::new(value.kind, data)).collect();
+    let [first, .., big] = &shown[..] else { panic!("{shown:?}") };
+    let text = |text: &str| Shown::Text(text.to_owned());
+    assert_eq!((first, &shown[1]), (&text("t\u{fc}r"), &text("%a%")));
+    assert_eq!(shown[2], Shown::Texts(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(shown[3..6], [Shown::Number(42), Shown::Number(42), Shown::Number(42)]);
+    assert_eq!(*big, Shown::Bytes([vec![0x7F; 16_344], vec![0x7E; 56]].concat()));
+    let program = hive.find(["Microsoft", "Windows", "CurrentVersion", "Uninstall", "{A}"]).unwrap().unwrap();
+    assert_eq!(hive.values(&program).unwrap().len(), 2);
+}
+
+#[test]
+fn no_byte_of_a_header_or_log_panics_when_checksums_are_right() {
+    let clean = build::sample();
+    let values = [0, 1, 0x7F, 0x80, 0xFF];
+    let mut opened = 0;
+    for at in 0..SECTOR {
+        for value in values {
+            let mut hive = clean.clone();
+            hive[at] = value;
+            build::seal(&mut hive);
+            opened += usize::from(everything(&hive).is_ok());
+        }
+    }
+    // Few bytes of a header decide whether it is one, and where the root is.
+    assert!(opened > SECTOR * values.len() * 4 / 5, "{opened}");
+    let mut dirty = clean.clone();
+    build::soil(&mut dirty);
+    let place = u32::try_from(STRUCTURES - HEADER).unwrap();
+    let with_entries = log(&dirty, 1, &[(place, clean[STRUCTURES..STRUCTURES + SECTOR].to_vec())]);
+    let with_bits = build::old_log(&dirty, &[0xFF; 5], &[]);
+    for (whole, seal) in [(with_entries, build::seal_log as fn(&mut [u8])), (with_bits, build::seal)] {
+        let (mut replayed, places) = (0, 1100);
+        for at in 0..places {
+            for value in values {
+                let mut log = whole.clone();
+                log[at] = value;
+                seal(&mut log);
+                let Ok(hive) = open(&dirty, &[log]) else { continue };
+                let _ = hive.current_control_set();
+                replayed += usize::from(hive.notes()[0].starts_with("1 change that was not written back"));
+            }
+        }
+        assert!(replayed > places * values.len() * 4 / 5, "{replayed}");
+    }
+}
+
 /// A hive with `count` keys below `a`, and an index root of `leaves` leaves. With `of_all`, all keys below `a` share the index root; otherwise
 /// it is `a`'s own. All leaves are one cell: the last one of the hive, 16 KiB long and without items.
 fn with_empty_leaves(count: usize, leaves: u16, of_all: bool) -> Vec<u8> {
@@ -293,4 +326,11 @@ fn a_list_is_read_no_further_than_its_items() {
     let hive = Hive::open(Parsing::unconfined(), Arc::new(broken), &[]).unwrap();
     let a = hive.find(["a"]).unwrap().unwrap();
     assert!(hive.subkeys(&a).unwrap().is_empty());
+}
+
+#[test]
+fn a_sector_far_behind_the_end_makes_no_room() {
+    let far = crate::cells::Replayed::from([(0x007F_FFF0, Box::new([0; crate::base::SECTOR]))]);
+    let cells = crate::cells::Cells::new(Arc::new(Bytes(vec![0; 8192])), far, u32::MAX);
+    assert_eq!(cells.length() as usize, 8192 - crate::base::LENGTH + crate::base::SECTOR);
 }
