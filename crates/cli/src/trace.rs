@@ -189,11 +189,12 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         Ended::Traced(traced) => *traced,
         Ended::Untraced(status) => return Ok(status),
     };
+    let cost = statistics::lines(&report.statistics);
     if stats {
-        statistics::tell(&report.statistics);
+        cost.iter().for_each(complain);
     }
     // If it cannot be drawn, the trace is written all the same.
-    let profiled = profile.map_or(Ok(()), |profile| profile.end(String::new()));
+    let profiled = profile.map_or(Ok(()), |profile| profile.end(cost.join("\n")));
     let is_told = !files.paths().is_empty() || expected.is_some() || verify || said.is_some();
     if !is_told && !quiet {
         write_summary(&report, &base);

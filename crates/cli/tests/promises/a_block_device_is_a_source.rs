@@ -1,4 +1,5 @@
-//! Promise: a block device is a source as an image file is: what is on it is listed, read, mounted and taken into images, and nothing is written to it.
+//! Promise: a block device is a source as an image file is: what is on it is listed, read, mounted and taken into images, and nothing is written to
+//! it but by a guest that has it as a disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::mounted::{Server, unmount};
-use crate::support::{INARCH, assert_one_line, assert_status, copy_command, host, inarch, scratch, stderr, stdout};
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, copy_command, host, inarch, run_script_in, scratch, stderr,
+    stdout,
+};
 
 /// A loop device of a file, detached at the end.
 struct Device(String);
@@ -90,6 +94,23 @@ fn whatever_its_sectors_are() {
         assert_eq!(server.child.wait().unwrap().code(), Some(0));
         assert_eq!(host("sha256sum", &[file], dir.path()), before);
     }
+}
+
+#[test]
+fn a_guest_writes_to_it_as_to_a_disk() {
+    if !is_root("a_guest_writes_to_it_as_to_a_disk") {
+        return;
+    }
+    let dir = scratch();
+    disks(dir.path());
+    let device = Device::of(dir.path(), "bare", &[]);
+    let script = "mount $INARCH_DISK_1 /mnt && tail -n 1 /mnt/numbers && echo written > /mnt/new && umount /mnt";
+    let output = run_script_in(any_machine(), dir.path(), &["-u", "root", "--disk", &device.0], script, b"");
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "100000\n");
+    drop(device);
+    assert_eq!(host("debugfs", &["-R", "cat /new", "bare"], dir.path()), "written\n");
+    host("e2fsck", &["-fn", "bare"], dir.path());
 }
 
 #[test]

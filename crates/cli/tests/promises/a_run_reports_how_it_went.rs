@@ -16,20 +16,10 @@ use inarch_vm::accel::AccelChoice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::support::drawings::{assert_profile, drawn};
 use crate::support::{
     INARCH, LONG, any_machine, assert_one_line, assert_status, host, inarch, scratch, stderr, within,
 };
-
-/// Asserts that a file is a picture of a profile, with what is expected below it. Which functions were seen is up to the machine.
-#[track_caller]
-fn assert_profile(path: &Path, expected: &[&str]) {
-    let check = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
-    host("python3", &["-c", check, path.to_str().unwrap()], Path::new("/"));
-    let picture = fs::read_to_string(path).unwrap();
-    for part in ["<svg ", "profile of ", ">Processor time: ", ">Waiting: "].iter().chain(expected) {
-        assert!(picture.contains(part), "{part}: {picture}");
-    }
-}
 
 #[test]
 fn in_a_file() {
@@ -117,8 +107,8 @@ fn in_a_file() {
     let [_, kernel, agent, command, end, machine_ended] = moments;
     // The guest's clock, by which the agent began, may be fast.
     assert!(kernel < agent && agent <= command && command < end && machine_ended <= seconds("total"), "{value:#}");
-    let picture = fs::read_to_string(picture).unwrap();
-    assert!(picture.starts_with("<svg ") && picture.contains("load drivers, mount trees"), "{picture}");
+    let picture = drawn(&picture);
+    assert!(picture.contains("load drivers, mount trees"), "{picture}");
 
     assert_profile(&profile, &[">/data by ext4: ", ">/virtiofs by virtiofs:<", ">/9p by 9p:<", " read "]);
 
@@ -175,15 +165,17 @@ fn servers_say_what_was_asked_of_them() {
     fs::create_dir(dir.path().join("tree")).unwrap();
     fs::write(dir.path().join("tree/file"), vec![b'x'; 300_000]).unwrap();
     let served = |protocol: &str, client: &dyn Fn(&Path)| {
-        let socket = dir.path().join(protocol);
+        let (place, socket) = (dir.path().join(protocol), ["--socket", protocol]);
         let mut command = Command::new(INARCH);
         let profile = format!("{protocol}.svg");
-        command.args(["serve", protocol, "tree", "--stats", "--overlay-dir", ".", "--socket", protocol]);
-        command.args(["--profile", &profile]);
+        command.args(["serve", protocol, "tree", "--stats", "--overlay-dir", ".", "--profile", &profile]);
+        // A disk that is a file has no socket, and bytes as soon as it is served.
+        command.args(if protocol == "file" { &["file"][..] } else { &socket });
         command.current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::piped());
         let server = command.spawn().unwrap();
-        assert!(within(LONG, || socket.exists()), "the server does not come up");
-        client(&socket);
+        let is_there = || fs::metadata(&place).is_ok_and(|place| protocol != "file" || place.len() > 0);
+        assert!(within(LONG, is_there), "the server does not come up");
+        client(&place);
         kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
         let ended = server.wait_with_output().unwrap();
         assert_status(&ended, 0);
@@ -197,6 +189,11 @@ fn servers_say_what_was_asked_of_them() {
     let line = said.lines().rev().nth(1).unwrap();
     assert_profile(&dir.path().join("nbd.svg"), &[" reads in "]);
     assert!(line.contains(" reads in ") && line.contains("(296 KiB of files, "), "{said}");
+    served("file", &|_| {
+        let read = host("debugfs", &["-R", "cat /file", "file"], dir.path());
+        assert_eq!(read.len(), 300_000);
+    });
+    assert_profile(&dir.path().join("file.svg"), &[" reads in ", " KiB of files, "]);
     let said = served("9p", &|socket| {
         let mut stream = UnixStream::connect(socket).unwrap();
         // Tversion, Tattach of fid 0, Tgetattr of it (Linux's include/net/9p/9p.h).
@@ -215,6 +212,21 @@ fn servers_say_what_was_asked_of_them() {
     });
     assert!(said.contains(" in the file system\n") && said.contains(" getattr "), "{said}");
     assert_profile(&dir.path().join("9p.svg"), &[" getattr "]);
+}
+
+#[test]
+fn a_trace_says_what_was_asked_of_it() {
+    let dir = scratch();
+    fs::write(dir.path().join("file"), "content").unwrap();
+    let mut command = Command::new(INARCH);
+    command.args(["trace", "--stats", "--profile", "trace.svg", "--", "cat", "file"]);
+    let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert_status(&output, 0);
+    assert_eq!(output.stdout, b"content");
+    let said = stderr(&output);
+    assert!(said.contains(" requests: ") && said.contains("of processor time, "), "{said}");
+    assert!(said.contains(" waited for files: trace.svg\n"), "{said}");
+    assert_profile(&dir.path().join("trace.svg"), &[" lookup"]);
 }
 
 #[test]

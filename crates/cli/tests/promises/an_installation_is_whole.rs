@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{INARCH, assert_status, host, scratch};
+use regex::Regex;
+
+use crate::support::{INARCH, assert_status, host, scratch, stdout};
 
 /// A script of this project.
 fn script(name: &str) -> String {
@@ -31,6 +33,13 @@ fn offered_by_bash(prefix: &Path, dir: &Path, line: &str) -> String {
 fn assert_whole(prefix: &Path, dir: &Path) {
     let said = Command::new(prefix.join("bin/inarch")).arg("--version").output().unwrap();
     assert_status(&said, 0);
+    // Its version, and if it was built from a repository, the commit with its date.
+    let version = stdout(&said);
+    let form = r"^inarch (\d+\.\d+\.\d+)( \([0-9a-f]{10,40} 20\d\d-[01]\d-[0-3]\d\))?\n$";
+    let parts = Regex::new(form).unwrap().captures(&version).unwrap_or_else(|| panic!("{version:?}"));
+    assert_eq!(&parts[1], env!("CARGO_PKG_VERSION"));
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.git");
+    assert_eq!(parts.get(2).is_some(), repository.exists(), "{version}");
     let pages = format!("{}/share/man", prefix.display());
     for page in ["inarch", "inarch-run", "inarch-serve-9p", "inarch-disk-cp"] {
         let text = host("man", &["-M", &pages, page], dir);

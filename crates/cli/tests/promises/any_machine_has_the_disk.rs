@@ -1,16 +1,17 @@
-//! Promise: a machine gets the disk by the arguments that `serve nbd` and `serve file` print for QEMU, and a Linux host
-//! by its own NBD client.
+//! Promise: a machine gets the disk by the arguments that `serve nbd`, `serve file` and `serve blk` print for QEMU, and a Linux
+//! host by its own NBD client.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::bare_guest::BareGuest;
+use crate::support::drawings::assert_profile;
 use crate::support::{INARCH, LONG, assert_status, host, run_script, scratch, stdout, within};
 
-/// What a guest does with both disks: reads all files, writes one, and lets go.
+/// What a guest does with each disk: reads all files, writes one, and lets go.
 const SCRIPT: &str = r#"
-for disk in vda vdb; do
+for disk in vda vdb vdc; do
   echo "report $disk $(cat /sys/block/$disk/serial)"
   mount -t ext4 /dev/$disk /mnt && cd /mnt
   echo "report $disk $(find . -type f | sort | xargs sha256sum | sha256sum)"
@@ -45,21 +46,26 @@ fn by_the_arguments_that_are_printed_for_qemu() {
     let dir = scratch();
     tree(dir.path());
     let (nbd, file) = (["nbd", "--socket", "socket"], ["file", "disk.raw"]);
+    let blk = ["blk", "--socket", "blk", "--serial", "mine"];
     let printed = |arguments: &[&str]| {
         let command = [&["serve", arguments[0], "tree"], &arguments[1..], &["--print-qemu-args"]].concat();
         host(INARCH, &command, dir.path()).trim().to_owned()
     };
     let (nbd_arguments, file_arguments) = (printed(&nbd), printed(&file));
-    let servers = [serve(dir.path(), &nbd), serve(dir.path(), &file)];
-    let image = dir.path().join("disk.raw");
-    assert!(within(LONG, || dir.path().join("socket").exists() && fs::metadata(&image).is_ok_and(|m| m.len() > 0)));
+    let blk_arguments = printed(&[&blk[..], &["--qemu-memory", "none"]].concat());
+    let profiled = [&blk[..], &["--profile", "blk.svg"]].concat();
+    let servers = [serve(dir.path(), &nbd), serve(dir.path(), &file), serve(dir.path(), &profiled)];
+    let at = |name: &str| dir.path().join(name);
+    let is_file_there = || fs::metadata(at("disk.raw")).is_ok_and(|m| m.len() > 0);
+    assert!(within(LONG, || at("socket").exists() && at("blk").exists() && is_file_there()));
     let modules = "virtio_pci virtio_blk ext4";
-    let reports = guest.run(dir.path(), modules, SCRIPT, &format!("{nbd_arguments} {file_arguments}"));
+    let arguments = format!("{nbd_arguments} {file_arguments} {blk_arguments}");
+    let reports = guest.run(dir.path(), modules, SCRIPT, &arguments);
     let sum = host("sh", &["-c", SUM], dir.path());
     let serial = |arguments: &str| arguments.rsplit("serial=").next().unwrap().to_owned();
-    let serials = [&nbd_arguments, &file_arguments].map(|arguments| serial(arguments));
+    let serials = [serial(&nbd_arguments), serial(&file_arguments), "mine".to_owned()];
     assert_ne!(serials[0], serials[1], "two disks have one serial number");
-    let expected: Vec<String> = ["vda", "vdb"]
+    let expected: Vec<String> = ["vda", "vdb", "vdc"]
         .iter()
         .zip(serials)
         .flat_map(|(disk, serial)| {
@@ -75,6 +81,7 @@ fn by_the_arguments_that_are_printed_for_qemu() {
     assert!(written.ends_with("from vda\nfrom vdb\n"), "{written}");
     servers.into_iter().for_each(end);
     assert!(!dir.path().join("tree/written").exists());
+    assert_profile(&at("blk.svg"), &[" reads in ", " of files, "]);
 }
 
 #[test]

@@ -1,49 +1,77 @@
-//! Promise: each command in README.md and docs/ that names files runs, in the order of its document, and ends with status 0.
+//! Promise: each command in README.md and docs/ runs, in the order of its document, and ends with status 0.
 //!
 //! Commands that start a guest do where `INARCH_ALL_PROGRAMS` is set, as in scripts/soak. What needs more than this machine is run by the test that
-//! [`ELSEWHERE`] names.
+//! [`ELSEWHERE`] names. What has a placeholder, or is no more than a name, is no command ([`is_name`]).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::documented::{commands, documents, is_name, words};
+use super::a_windows_disk_is_inspected::EMPTY_HIVE;
+use crate::support::documented::{Documented, NAMES, documents, is_name, pieces, words};
 use crate::support::{INARCH, host, programs, scratch, stderr};
 
-/// Parts of commands, and why they are not run here.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("docker:", "needs a registry: images_come_from_registries"),
-    ("oci:", "needs an image: a_container_image_runs_as_it_says"),
-    ("debian:", "fetches packages: a_guest_may_be_of_another_architecture"),
-    ("libvirt:", "needs libvirt's domains: a_guest_of_several_disks_is_read"),
-    ("s3:", "needs an object store: caches_reach_other_machines"),
-    ("$URL", "needs a scheduler: make example-fleet"),
-    ("$HOME/project", "needs a scheduler: make example-fleet"),
-    ("scope=team", "needs Maven: caches_outlive_the_guest"),
-    ("--key", "needs an encrypted disk: encrypted_disks_are_read"),
-    ("disk reg", "needs a registry's hives: a_windows_registry_is_read"),
-    ("/dev/vg", "needs a logical volume: a_guest_of_several_disks_is_read"),
-    ("vng", "needs another program"),
-    ("compare-mkfs", "takes minutes: disks_are_made"),
-    ("-it ", "needs a terminal: a_run_is_like_the_command_itself"),
-    ("run --root guest.", "needs a terminal: a_run_is_like_the_command_itself"),
-    ("shell guest.qcow2 -i", "needs a terminal: a_shell_over_guests_disks"),
-    ("git -C /", "changes this machine: what_a_guest_changed_is_listed"),
-    ("serve --port", "an example's own command: a_container_image_runs_as_it_says"),
-    ("--entrypoint", "needs an image: a_container_image_runs_as_it_says"),
-    ("/src/a.c", "changes this machine: apply_is_atomic_and_resumable"),
-    ("/srv/root", "needs a directory of this machine: disks_are_made"),
-    ("--tree lz4:/src", "needs a root with a compiler, and lz4"),
-    ("arch/x86/boot", "needs a kernel's build"),
-    ("guest.qcow2 --socket", "shown for its form"),
+/// Parts of commands, what these need that is not here, and the test or the target of make that has it.
+const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("docker:", "a registry", "images_come_from_registries::a_guest_runs_what_an_image_of_a_registry_says"),
+    ("oci:", "an image", "a_container_image_runs_as_it_says::entry_point_variables_place_and_user_are_the_images"),
+    ("--entrypoint", "an image", "a_container_image_runs_as_it_says::odd_images_are_run_as_docker_would"),
+    ("debian:", "packages of another machine", "make example-riscv64"),
+    ("--arch riscv64", "programs of another machine", "a_guest_may_be_of_another_architecture::risc_v"),
+    ("libvirt:", "libvirt's domains", "a_guest_of_several_disks_is_read::if_libvirt_knows_it"),
+    ("s3:", "an object store", "caches_reach_other_machines::buckets_of_s3_are_remotes"),
+    ("$URL", "a scheduler", "make example-fleet"),
+    ("scope=team", "Maven", "caches_reach_other_machines::what_one_machine_adds_another_reads"),
+    ("mvn verify", "Maven", "caches_outlive_the_guest::what_a_command_that_succeeds_adds_is_there_for_the_next"),
+    ("npm ci", "npm", "ways_are_compared::with_package_caches_empty_and_filled"),
+    ("check-llvm", "LLVM", "ways_are_compared::with_the_page_cache_empty_and_warm"),
+    ("vng", "virtme-ng", "ways_are_compared::command_lines_of_this_machine_have_their_turns"),
+    ("lz4:/src", "a root with a compiler, and lz4", "make bench"),
+    ("apt-get update", "a network", "any_machine_has_the_disk::by_the_kernels_own_nbd_client"),
+    ("--key", "an encrypted disk", "encrypted_disks_are_read::on_the_disk_of_a_guest"),
+    ("'HK", "a disk of Windows", "a_windows_registry_is_read::from_a_disk_or_a_directory"),
+    ("/dev/vg", "a block device", "a_block_device_is_a_source::a_guest_writes_to_it_as_to_a_disk"),
+    (
+        "/srv/root",
+        "a directory of this machine",
+        "a_run_in_a_process_is_like_one_in_a_machine::trees_disks_and_kept_writes_work_as_in_a_machine",
+    ),
+    ("run -t", "a terminal", "a_run_is_like_the_command_itself::a_terminal_is_a_terminal"),
+    (
+        "run --cache maven,npm",
+        "a terminal",
+        "caches_outlive_the_guest::what_a_command_that_succeeds_adds_is_there_for_the_next",
+    ),
+    ("run --root guest.", "a terminal", "every_source_gives_the_same_tree::whatever_it_comes_from"),
+    ("git -C /", "to change this machine", "what_a_guest_changed_is_listed::changes_are_listed_and_noise_is_not"),
+    ("src/a.c", "a conflict", "a_kept_run_goes_on_where_it_stopped::what_was_written_is_there_the_next_time"),
+    ("virtiofsd", "to change this machine", "virtiofsd_can_be_replaced::by_the_command_lines_that_start_it"),
+    ("mount -o loop", "a loop device", "the_disk_is_a_file_for_any_program::programs_read_it_as_any_image"),
+    ("compare-mkfs", "minutes", "disks_are_made::tools_are_compared"),
+    ("$@", "a makefile", "trace_is_of_use::make_reads_the_dependencies"),
+    ("$out", "a file of ninja's", "trace_is_of_use::ninja_reads_the_dependencies"),
 ];
 
-/// Beginnings of commands that start a guest, or take as long.
+/// Parts of commands that begin with another word: they call this program, or use what it serves.
+const OTHERS: [&str; 9] = [
+    "(inarch ",
+    "| inarch ",
+    ": ; inarch ",
+    "command = inarch ",
+    "libexec/virtiofsd",
+    "virtiofsd --",
+    "nbdcopy '",
+    "qemu-img map '",
+    "mount -o loop,",
+];
+
+/// Beginnings of commands that start a guest, take as long, or need what such a one has left.
 const GUESTS: &[&str] = &[
     "inarch run",
     "inarch compare",
     "inarch apply",
     "inarch diff",
+    "inarch discard",
     "inarch disk write",
     "inarch disk rm",
     "inarch disk mkdir",
@@ -53,6 +81,9 @@ const GUESTS: &[&str] = &[
     "inarch mount --rw",
     "inarch image /usr",
 ];
+
+/// Options with which they start none.
+const GUESTLESS: [&str; 2] = [" --host ", " --dry-run "];
 
 /// What comes before a command: its beginning, and a script.
 const BEFORE: &[(&str, &str)] = &[
@@ -66,23 +97,57 @@ const BEFORE: &[(&str, &str)] = &[
         "inarch disk format guest.img xfs",
         "rm guest.img; inarch disk create guest.img 1G; inarch disk partition guest.img",
     ),
+    (
+        "inarch disk reg --export SYSTEM",
+        r#"python3 -c "$EMPTY_HIVE" SYSTEM; echo '[HKEY\Select]' | hivexregedit --merge --prefix HKEY SYSTEM"#,
+    ),
     ("inarch trace --verify -- cc -o hello", "rm hello"),
     ("inarch trace diff", "inarch trace --json monday.json make; cp monday.json tuesday.json"),
     ("inarch trace why /usr/include/stdio.h", "inarch trace --json t.json -- cc -c hello.c"),
+    ("nbdcopy ", SERVE_NBD),
+    ("qemu-img map ", SERVE_NBD),
 ];
 
-/// Words that stand for what a reader has.
-const PLACEHOLDERS: [&str; 9] = ["DIR", "SRC", "DST", "FILE", "IMAGE", "CMD", "NAME", "RESULTS", "OPT"];
+const SERVE_NBD: &str =
+    "inarch serve nbd ~/src --socket /tmp/src.sock & until [ -S /tmp/src.sock ] || ! kill -0 $!; do sleep 0.05; done";
 
-/// Whether a command is a form to fill in.
-fn is_form(text: &str) -> bool {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| PLACEHOLDERS.contains(&word))
+/// The project's directory.
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The commands of a document.
+fn commands(document: &Path) -> Vec<Documented> {
+    let mut found = pieces(&fs::read_to_string(document).unwrap());
+    found.iter_mut().for_each(|piece| piece.text = without_remark(&piece.text).to_owned());
+    found.retain(|piece| is_command(&piece.text));
+    found
 }
 
 /// A command until its remark, which follows at some distance.
 fn without_remark(text: &str) -> &str {
     let text = text.split("  ").next().unwrap_or(text).trim_end();
     text.trim_end_matches('&').trim_end()
+}
+
+/// Whether a piece of code is a command that a reader may type as it is.
+fn is_command(text: &str) -> bool {
+    match text.starts_with("inarch ") {
+        // With its input it is more than a name: `inarch shell < script`.
+        true => words(text).is_some_and(|words| !is_name(&words) || text.contains(" < ")),
+        false => OTHERS.iter().any(|part| text.contains(part)),
+    }
+}
+
+/// What runs a command in the place of this test: the first entry for it.
+fn elsewhere(text: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    ELSEWHERE.iter().find(|(part, ..)| text.contains(part))
+}
+
+/// Whether a command starts a guest.
+fn is_guests(text: &str) -> bool {
+    let is_guestless = GUESTLESS.iter().any(|option| text.contains(option));
+    !is_guestless && GUESTS.iter().any(|start| text.starts_with(start))
 }
 
 /// Whether it serves until it is ended.
@@ -110,12 +175,14 @@ fn run(scene: &Path, text: &str) -> Result<(), String> {
     path.push(":");
     path.push(programs());
     let output = Command::new("unshare")
-        .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "timeout", "-k", "5", "300"])
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "timeout", "-k", "5", "600"])
         .args(["bash", "-c", inside, &format!("{before}{script}")])
         .current_dir(scene)
         .env("HOME", scene)
         .env("PATH", path)
+        .env("USER", "root")
         .env("EDITOR", "true")
+        .env("EMPTY_HIVE", EMPTY_HIVE)
         .env_remove("VISUAL")
         .env_remove("XDG_STATE_HOME")
         .env_remove("XDG_CACHE_HOME")
@@ -134,26 +201,67 @@ fn each_in_its_documents_order() {
         return println!("skipped: each_in_its_documents_order: only root has mounts of its own for each command");
     }
     let with_guests = std::env::var_os("INARCH_ALL_PROGRAMS").is_some();
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (mut ran, mut failures) = (0, Vec::new());
-    for document in documents(&top) {
+    for document in documents(&top()) {
         let name = document.file_name().unwrap().display().to_string();
+        let mut commands = commands(&document);
+        commands.retain(|command| elsewhere(&command.text).is_none() && (with_guests || !is_guests(&command.text)));
+        if commands.is_empty() {
+            continue;
+        }
         let scene = scratch();
         host("sh", &["-ec", &format!("INARCH='{INARCH}'\n{}", include_str!("support/documented.sh"))], scene.path());
-        for command in commands(&fs::read_to_string(&document).unwrap()) {
-            let text = without_remark(&command.text);
-            let Some(words) = words(text).filter(|words| !is_name(words)) else { continue };
-            let is_elsewhere = ELSEWHERE.iter().any(|(part, _)| text.contains(part));
-            let is_guests = GUESTS.iter().any(|start| text.starts_with(start));
-            if is_form(text) || is_elsewhere || (is_guests && !with_guests) || words.len() < 2 {
-                continue;
-            }
+        for Documented { line, text } in commands {
             ran += 1;
-            if let Err(why) = run(scene.path(), text) {
-                failures.push(format!("{name}:{}: {text}\n    {why}", command.line));
+            if let Err(why) = run(scene.path(), &text) {
+                failures.push(format!("{name}:{line}: {text}\n    {why}"));
             }
         }
     }
     assert!(failures.is_empty(), "{} of {ran} failed:\n{}", failures.len(), failures.join("\n"));
-    assert!(ran > 70, "{ran}");
+    assert!(ran > 110, "{ran}");
+}
+
+#[test]
+fn what_is_run_elsewhere_is_run_there() {
+    let makefile = fs::read_to_string(top().join("Makefile")).unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promises");
+    for (part, _, place) in ELSEWHERE {
+        let is_there = match place.strip_prefix("make ") {
+            Some(target) => makefile.contains(&format!("\n{target}:")),
+            None => {
+                let (module, test) = place.split_once("::").unwrap();
+                let source = fs::read_to_string(sources.join(format!("{module}.rs"))).unwrap_or_default();
+                let is_compiled = include_str!("main.rs").contains(&format!("\nmod {module};\n"));
+                is_compiled && source.contains(&format!("#[test]\nfn {test}()"))
+            }
+        };
+        assert!(is_there, "{part}: there is no {place}");
+    }
+}
+
+/// An entry for what no document has any more would be one for another command some day.
+#[test]
+fn each_exception_is_one_of_a_command() {
+    let documents = documents(&top());
+    let all: Vec<String> = documents.iter().flat_map(|document| commands(document)).map(|one| one.text).collect();
+    let here: Vec<&String> = all.iter().filter(|text| elsewhere(text).is_none()).collect();
+    for (part, ..) in ELSEWHERE {
+        let is_used = all.iter().any(|text| elsewhere(text).is_some_and(|(found, ..)| found == part));
+        assert!(is_used, "ELSEWHERE: {part}");
+    }
+    for start in BEFORE.iter().map(|(start, _)| start).chain(GUESTS) {
+        assert!(here.iter().any(|text| text.starts_with(start)), "BEFORE or GUESTS: {start}");
+    }
+    for part in OTHERS.iter().chain(&GUESTLESS) {
+        assert!(all.iter().any(|text| text.contains(part)), "OTHERS or GUESTLESS: {part}");
+    }
+    let named: Vec<String> = documents
+        .iter()
+        .flat_map(|document| pieces(&fs::read_to_string(document).unwrap()))
+        .map(|piece| piece.text)
+        .collect();
+    for name in NAMES {
+        assert!(named.iter().any(|text| text == name), "NAMES: {name}");
+    }
 }

@@ -1,4 +1,5 @@
-//! Promise: called as virtiofsd, the program takes virtiofsd's command lines, and serves what they say.
+//! Promise: called as virtiofsd, the program takes virtiofsd's command lines, and serves what they say. So do the options of `serve virtiofs`
+//! that are like virtiofsd's.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -7,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::support::bare_guest::BareGuest;
+use crate::support::drawings::assert_profile;
 use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, scratch, stdout, within};
 
 /// The command lines by which programs start virtiofsd, each for a socket and a directory in the current one, and what of a file's
@@ -50,6 +52,25 @@ const LINES: [(&str, &str, &str, &str); 7] = [
         "refused",
     ),
 ];
+
+/// Options of `serve virtiofs`, for a directory of this name; what it prints for QEMU with them, and what of a file's extended attribute is seen.
+const OWN: [(&str, &[&str], &str, &str); 2] = [
+    ("usual", &[], "queue-size=1024", "value"),
+    (
+        "few",
+        &["--threads", "2", "--queue-size", "256", "--no-xattr"],
+        "num-request-queues=2,queue-size=256",
+        "Operation not supported",
+    ),
+];
+
+/// Makes a directory of a file with an extended attribute.
+fn fill(dir: &Path, name: &str) {
+    fs::create_dir(dir.join(name)).unwrap();
+    let file = dir.join(name).join("file");
+    fs::write(&file, format!("of {name}\n")).unwrap();
+    rustix::fs::setxattr(&file, "user.key", b"value", rustix::fs::XattrFlags::empty()).unwrap();
+}
 
 /// The program under the name of the other.
 fn virtiofsd(dir: &Path) -> std::path::PathBuf {
@@ -108,10 +129,7 @@ fn by_the_command_lines_that_start_it() {
     let mut servers = Vec::new();
     let (mut arguments, mut script) = (String::new(), String::new());
     for (name, line, ..) in LINES {
-        fs::create_dir(dir.path().join(name)).unwrap();
-        let file = dir.path().join(name).join("file");
-        fs::write(&file, format!("of {name}\n")).unwrap();
-        rustix::fs::setxattr(&file, "user.key", b"value", rustix::fs::XattrFlags::empty()).unwrap();
+        fill(dir.path(), name);
         servers.push((name, start(dir.path(), name, line)));
         let socket = dir.path().join(format!("{name}.sock"));
         assert!(within(LONG, || socket.exists()), "{line}");
@@ -123,6 +141,23 @@ fn by_the_command_lines_that_start_it() {
              if (echo new > /mnt/new) 2> /dev/null; then access=writes; else access=refused; fi
              if mknod /mnt/device c 1 3 2> /dev/null; then echo report {name} device; fi
              echo \"report $content, ${{value:-none}}, $access\"; umount /mnt\n"
+        );
+    }
+    for (name, options, printed, _) in OWN {
+        fill(dir.path(), name);
+        let (socket, profile) = (format!("{name}.sock"), format!("{name}.svg"));
+        let words = [&["serve", "virtiofs", name, "--socket", &socket, "--tag", name, "--once"][..], options].concat();
+        let line = host(INARCH, &[&words[..], &["--print-qemu-args", "--qemu-memory", "none"]].concat(), dir.path());
+        assert!(line.contains(printed), "{line}");
+        arguments += &format!(" {}", line.trim());
+        let mut command = Command::new(INARCH);
+        command.args(words).args(["--profile", &profile]).current_dir(dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        servers.push((name, Server(command.spawn().unwrap())));
+        assert!(within(LONG, || dir.path().join(&socket).exists()), "{name}");
+        script += &format!(
+            "mount -t virtiofs {name} /mnt; said=$(getfattr -n user.key --only-values /mnt/file 2>&1)
+             echo new > /mnt/new; echo \"report $(cat /mnt/file), ${{said##*: }}\"; umount /mnt\n"
         );
     }
     // busybox has no getfattr.
@@ -137,12 +172,28 @@ fn by_the_command_lines_that_start_it() {
         }
         expected.push(format!("of {name}, {value}, {access}"));
     }
+    expected.extend(OWN.map(|(name, .., value)| format!("of {name}, {value}")));
     expected.push("the end".to_owned());
     assert_eq!(guest.run(dir.path(), "virtio_pci virtiofs", &script, &arguments), expected);
     // Each ends with its machine, as virtiofsd does.
     for (name, mut server) in servers {
         assert_eq!(server.status(), Some(0), "{name}");
         assert_eq!(dir.path().join(name).join("new").exists(), name != "readonly", "{name}");
+    }
+    for (name, ..) in OWN {
+        assert_profile(&dir.path().join(format!("{name}.svg")), &[" lookup "]);
+    }
+}
+
+#[test]
+fn queues_have_a_size_that_a_machine_takes() {
+    let dir = scratch();
+    for size in ["0", "64", "100", "384", "2048", "many"] {
+        let mut command = Command::new(INARCH);
+        command.args(["serve", "virtiofs", ".", "--socket", "s", "--queue-size", size]);
+        let said = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+        assert_one_line(&said, &["--queue-size", size, "128, 256, 512 or 1024"]);
+        assert!(!dir.path().join("s").exists(), "{size}");
     }
 }
 

@@ -1,12 +1,16 @@
 //! Promise: `inarch compare` measures the same command by each way, names those that fail, and goes on.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{INARCH, any_machine, assert_one_line, assert_status, inarch, scratch, stderr, stdout};
+use crate::support::drawings::drawn;
+use crate::support::{
+    INARCH, any_machine, assert_one_line, assert_status, copy_command, inarch, scratch, stderr, stdout,
+};
 
 fn compare(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(INARCH);
@@ -18,7 +22,83 @@ fn compare(dir: &Path, words: &[&str]) -> Output {
 fn root(dir: &Path) {
     fs::create_dir_all(dir.join("tree/bin")).unwrap();
     fs::copy("/bin/busybox", dir.join("tree/bin/busybox")).unwrap();
-    std::os::unix::fs::symlink("busybox", dir.join("tree/bin/sh")).unwrap();
+    for name in ["sh", "true"] {
+        std::os::unix::fs::symlink("busybox", dir.join("tree/bin").join(name)).unwrap();
+    }
+}
+
+/// What `--json` prints of each way in each state.
+fn results(output: &Output) -> Vec<Value> {
+    assert_status(output, 0);
+    let report: Value = serde_json::from_str(&stdout(output)).unwrap();
+    report["results"].as_array().unwrap().clone()
+}
+
+#[test]
+fn by_every_way() {
+    let dir = scratch();
+    root(dir.path());
+    let results = results(&compare(dir.path(), &["--runs", "1", "--json", "--", "true"]));
+    let ways: Vec<&str> = results.iter().map(|one| one["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["ext4", "erofs", "squashfs", "virtiofs", "9p", "tar"]);
+    for one in &results {
+        let (way, runs) = (one["way"].as_str().unwrap(), one["runs"].as_array().unwrap());
+        assert!(one["failure"].is_null() && runs.len() == 1 && runs[0]["status"] == 0, "{one}");
+        let requests = runs[0]["requests"].as_u64().unwrap();
+        match way {
+            "ext4" | "erofs" | "squashfs" => assert!(runs[0]["disk_bytes"].as_u64().unwrap() > 0, "{one}"),
+            "virtiofs" | "9p" => assert!(runs[0]["disk_bytes"].is_null() && requests > 0, "{one}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn with_the_page_cache_empty_and_warm() {
+    let dir = scratch();
+    root(dir.path());
+    if fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok() {
+        let words = ["--via", "ext4,9p", "--runs", "1", "--page-cache", "both", "--json", "--", "true"];
+        let output = compare(dir.path(), &words);
+        let results = results(&output);
+        let states: Vec<_> = results.iter().map(|one| (one["page_cache"].clone(), one["way"].clone())).collect();
+        let expected = [("empty", "ext4"), ("empty", "9p"), ("warm", "ext4"), ("warm", "9p")];
+        assert_eq!(states, expected.map(|(state, way)| (Value::from(state), Value::from(way))));
+        for one in &results {
+            assert!(one["failure"].is_null() && one["runs"].as_array().unwrap().len() == 1, "{one}");
+        }
+        // Only what begins with it warm is filled first.
+        assert_eq!(stderr(&output).matches("a run that is not measured").count(), 2, "{}", stderr(&output));
+    } else {
+        println!("skipped: with_the_page_cache_empty_and_warm: only root can empty the page cache");
+    }
+    copy_command(&dir.path().join("inarch"));
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "./inarch"],
+        false => &["./inarch"],
+    };
+    let mut command = Command::new(user[0]);
+    command.args(&user[1..]).args(["compare", "--host", "--page-cache", "both", "--runs", "1", "true"]);
+    let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert_one_line(&output, &["drop_caches", "the page cache cannot be emptied", "Permission denied"]);
+}
+
+#[test]
+fn a_run_that_takes_much_longer_is_named() {
+    let dir = scratch();
+    // The first four runs are not measured; the second one of the next round is in the mount.
+    let script = "echo >> count; test $(wc -l < count) != 6 || sleep 1";
+    let mut command = Command::new(INARCH);
+    command.args(["compare", "--host", "--runs", "3", "--", "sh", "-c", script]);
+    let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    let is_told = |line: &str| {
+        line.starts_with("run 1 by mount (page cache warm) took ")
+            && line.ends_with(" times the median: something else may have been at work")
+    };
+    assert!(text.lines().any(is_told), "{text}");
 }
 
 #[test]
@@ -116,8 +196,7 @@ fn each_is_measured_and_a_failure_is_named() {
     assert!(run["requests"].as_u64().unwrap() > 0 && run["disk_bytes"].as_u64().unwrap() > 0, "{report}");
     let best = &report["best"][0];
     assert!(best["seconds"].as_f64().unwrap() > 0.0 && best["way"].is_string(), "{best}");
-    let picture = fs::read_to_string(dir.path().join("chart.svg")).unwrap();
-    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
+    let picture = drawn(&dir.path().join("chart.svg"));
     assert!(["ext4", "tar"].iter().all(|way| picture.contains(&format!(">{way}<"))), "{picture}");
 
     // The project's way, by which nothing can be left out, is not the comparison's.
@@ -174,9 +253,8 @@ fn command_lines_of_this_machine_have_their_turns() {
     assert_eq!(places.lines().filter(|line| Path::new(line) == here).count(), 6, "{places}");
     let points: Vec<&Path> = places.lines().map(Path::new).filter(|place| *place != here).collect();
     assert!(points.len() == 2 && points.iter().all(|point| !point.exists()), "{places}");
-    let page = fs::read_to_string(dir.path().join("page")).unwrap();
-    let picture = fs::read_to_string(dir.path().join("svg")).unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n") && page.contains(&picture), "{page}");
+    let [page, picture] = ["page", "svg"].map(|name| drawn(&dir.path().join(name)));
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains(&picture), "{page}");
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>=") && !picture.contains("<b>"), "{page}");
     // Another user cannot reach the files by the mount: its point is in a directory of the command's user alone.
     assert!(points.iter().all(|point| point.ends_with("mount")), "{places}");
@@ -192,7 +270,7 @@ fn command_lines_of_this_machine_have_their_turns() {
     );
     assert_eq!(left(), before);
     // For a person.
-    let output = compared(&["--host", "--", "sh", "-c", "exit 3"]);
+    let output = compared(&["--host", "--", "sh", "-c", "sleep 0.1; exit 3"]);
     assert_status(&output, 0);
     let text = stdout(&output);
     let lines: Vec<&str> = text.lines().collect();
@@ -203,7 +281,11 @@ fn command_lines_of_this_machine_have_their_turns() {
     );
     let rows = lines[1..5].iter().map(|line| line.split_whitespace().nth(1).unwrap());
     assert_eq!(rows.collect::<Vec<_>>(), ["native", "mount", "trace", "strace"]);
-    assert!(lines[5].starts_with("Seconds, the medians of 1 run;") && lines[6].contains("processor"), "{text}");
+    // The bar of the slowest is the longest, and has a part for the command.
+    let bars = lines[1..5].iter().map(|line| line.chars().filter(|letter| "░█▒".contains(*letter)).count());
+    assert!(bars.max() == Some(24) && lines[1..5].iter().any(|line| line.ends_with('█')), "{text}");
+    let legend = "Seconds, the medians of 1 run; ░ before the command, █ command, ▒ after it";
+    assert!(lines[5] == legend && lines[6].contains("processor"), "{text}");
     assert_eq!(lines[7], "the command failed in every run that counts: its status was 3");
     assert!(lines[8].starts_with("with the page cache warm, "), "{text}");
     // A command line that is not there has no figure, and the others go on.

@@ -3,6 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Names of commands as sentences use them: as commands they would need more words.
+pub const NAMES: [&str; 13] = [
+    "inarch cache pull",
+    "inarch cache push",
+    "inarch cache show",
+    "inarch disk format",
+    "inarch disk write",
+    "inarch mount --rw",
+    "inarch run --stats",
+    "inarch run --trace",
+    "inarch run --via",
+    "inarch serve 9p",
+    "inarch serve blk",
+    "inarch serve file",
+    "inarch trace why",
+];
+
+/// Words that stand for what a reader has.
+const PLACEHOLDERS: [&str; 15] = [
+    "A", "B", "CMD", "COMMAND", "DIR", "DST", "FILE", "IMAGE", "NAME", "OPT", "OTHER", "PATH", "RESULTS", "SRC", "URL",
+];
+
 /// A command of a document.
 pub struct Documented {
     /// Its line, counted from 1.
@@ -20,8 +42,8 @@ pub fn documents(top: &Path) -> Vec<PathBuf> {
     documents
 }
 
-/// The commands of this program in a document: in code, until something that belongs to the shell.
-pub fn commands(text: &str) -> Vec<Documented> {
+/// The pieces of code in a document: the lines of its blocks, and what stands between backquotes.
+pub fn pieces(text: &str) -> Vec<Documented> {
     let mut found = Vec::new();
     let mut is_fenced = false;
     for (at, line) in text.lines().enumerate() {
@@ -31,12 +53,17 @@ pub fn commands(text: &str) -> Vec<Documented> {
         let line = line.replace("\\|", "|");
         let pieces: Vec<&str> = if is_block { vec![line.trim()] } else { line.split('`').skip(1).step_by(2).collect() };
         for piece in pieces {
-            let piece = piece.trim_start_matches("$ ").trim_start_matches("# ");
-            if piece.starts_with("inarch ") {
-                found.push(Documented { line: at + 1, text: piece.to_owned() });
-            }
+            let text = piece.trim_start_matches("$ ").trim_start_matches("# ").to_owned();
+            found.push(Documented { line: at + 1, text });
         }
     }
+    found
+}
+
+/// The commands of this program in a document: pieces of code that begin with its name.
+pub fn commands(text: &str) -> Vec<Documented> {
+    let mut found = pieces(text);
+    found.retain(|piece| piece.text.starts_with("inarch "));
     found
 }
 
@@ -66,7 +93,13 @@ pub fn words(command: &str) -> Option<Vec<String>> {
     (!words.iter().any(is_for_readers)).then_some(words)
 }
 
-/// Whether it is the name of a command, perhaps with names of what that takes: `inarch mount DIR`.
+/// Whether it is no more than the name of a command, perhaps with names of what that takes: `inarch serve blk`, `inarch mount DIR`.
 pub fn is_name(words: &[String]) -> bool {
-    words.iter().all(|word| !word.contains(['.', '/', ':', '~', '=']))
+    let is_bare = words.len() < 3 && !words.iter().any(|word| word.starts_with('-'));
+    is_bare || NAMES.contains(&words.join(" ").as_str()) || words.iter().any(|word| has_placeholder(word))
+}
+
+fn has_placeholder(word: &str) -> bool {
+    let is_within = |letter: char| letter.is_ascii_alphanumeric() || "_$-".contains(letter);
+    word.split(|letter: char| !is_within(letter)).any(|part| PLACEHOLDERS.contains(&part))
 }

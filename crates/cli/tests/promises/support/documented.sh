@@ -5,7 +5,8 @@ ln -s "$INARCH" bin/inarch
 # Projects.
 printf '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n' > hello.c
 echo '#define CONFIG 1' > config.h
-printf 'check:\n\t@cat config.h\ninstall:\n\tmkdir -p $(DESTDIR)/usr\n\tcp config.h $(DESTDIR)/usr\nall: check\n' > Makefile
+# What it installs into the machine itself lies here, too: a kept run's is applied.
+printf 'check:\n\t@cat config.h\ninstall:\n\tmkdir -p $(DESTDIR)$(CURDIR)/usr\n\tcp config.h $(DESTDIR)$(CURDIR)/usr\nclean:\n\trm -f *.made\n' > Makefile
 for name in configure generate tests test run-tests; do
     printf '#!/bin/sh\ncat config.h > %s.made\n' $name > $name
     chmod +x $name
@@ -32,6 +33,10 @@ tar cJf rootfs.tar.xz -C rootfs .
 cp rootfs.tar app.tar
 zstd -q app.tar -o app.tar.zst
 cp app.tar.zst base.tar.zst
+
+# This machine's kernel, as if it were built here.
+mkdir -p arch/x86/boot
+for kernel in /boot/vmlinuz-*; do ln -sf "$kernel" arch/x86/boot/bzImage; done
 
 # A guest with a root and a home.
 mkdir -p g/etc/apt g/home g/usr/bin g/var/log/deep g/var/cache/apt g/srv h/user h/etc
@@ -63,4 +68,5 @@ truncate -s 16M a.img
 mke2fs -q -F -t ext4 -d h a.img
 for name in b.img disk.img more.img disk.ext4 new.img; do cp --sparse=always a.img $name; done
 qemu-img convert -O qcow2 a.img data.qcow2
+printf 'add disk.img\nrun\nlist-filesystems\n' > script
 rm -r g h root.part home.part

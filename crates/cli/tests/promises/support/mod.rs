@@ -5,6 +5,7 @@
 pub mod bare_guest;
 pub mod debian;
 pub mod documented;
+pub mod drawings;
 pub mod listing;
 pub mod mounted;
 pub mod registry;
