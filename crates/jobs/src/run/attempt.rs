@@ -118,7 +118,7 @@ impl Guest {
             Err(error) => (false, Err(error)),
         };
         clock.machine_took(process.cpu());
-        let is_complete = result.as_ref().is_ok_and(|report| report.outcome != Outcome::GuestDied);
+        let is_complete = was_complete(&result);
         let ring = failure.take_ring().filter(|_| !is_complete);
         let result = match (failure.take().or(ring), result) {
             (Some(error), _) => Err(error),
@@ -296,4 +296,26 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, JobError> {
         Ok(file.into())
     };
     make().map_err(JobError::Initramfs)
+}
+
+/// Whether a session went on to its end. A guest that powers off then takes its rings away.
+fn was_complete(result: &Result<Report, SessionError>) -> bool {
+    match result {
+        Ok(report) => report.outcome != Outcome::GuestDied,
+        // The command has ended, and only its output went nowhere.
+        Err(error) => matches!(error, SessionError::Output { .. }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_whose_output_went_nowhere_was_complete() {
+        let full = SessionError::Output { stream: "output", source: std::io::ErrorKind::StorageFull.into() };
+        assert!(was_complete(&Err(full)) && !was_complete(&Err(SessionError::Closed)));
+        let report = |outcome| Ok(Report { outcome, started: None, ended: None });
+        assert!(was_complete(&report(Outcome::Exited(0))) && !was_complete(&report(Outcome::GuestDied)));
+    }
 }
