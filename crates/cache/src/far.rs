@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_confine::Parse;
 use inarch_lifecycle::PathError;
@@ -36,23 +36,14 @@ pub(crate) use head::Head;
 const MOST_LINES: u32 = 5;
 
 /// Takes a line for the user.
-type Tell = Box<dyn Fn(&str) + Send + Sync>;
-
-/// Receives lines of remotes without a `tell`.
-static LINES: OnceLock<Tell> = OnceLock::new();
-
-/// Sets who receives lines for the user about remotes, from jobs that have no events for them: images, mounts, servers. Only the first call
-/// counts.
-pub fn tell_lines(tell: impl Fn(&str) + Send + Sync + 'static) {
-    let _ = LINES.set(Box::new(tell));
-}
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The place of a cache, or tree, at a remote.
 pub struct Far {
     remote: Remote,
     /// What the place is of, for messages.
     what: String,
-    tell: OnceLock<Tell>,
+    tell: Mutex<Option<Tell>>,
     lines: AtomicU32,
     /// Whether it was found out of reach.
     is_lost: AtomicBool,
@@ -105,7 +96,7 @@ impl Far {
         let confinement = fetching(location.directory().as_deref())?;
         let remote = Remote::start(location, Limits::default(), move || drop(confinement.enter()));
         let remote = remote.map_err(|error| far_error(&what, error))?;
-        Ok(Far { remote, what, tell: OnceLock::new(), lines: AtomicU32::new(0), is_lost: AtomicBool::new(false) })
+        Ok(Far { remote, what, tell: Mutex::default(), lines: AtomicU32::new(0), is_lost: AtomicBool::new(false) })
     }
 
     /// Where it is.
@@ -133,14 +124,15 @@ impl Far {
         if self.is_read_only() { Err(self.fail(RemoteError::ReadOnly)) } else { Ok(()) }
     }
 
-    /// Sends lines for the user to `tell`. Only the first call counts.
+    /// Sends lines for the user to `tell` from now on.
     pub fn on_line(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.tell.set(Box::new(tell));
+        *self.tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tell));
     }
 
     /// Tells the user.
     pub fn tell(&self, line: &str) {
-        if let Some(tell) = self.tell.get().or_else(|| LINES.get()) {
+        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(tell) = tell {
             tell(&format!("{}: {line}", self.what));
         }
     }

@@ -18,7 +18,6 @@ mod pull;
 mod store;
 
 pub use error::PullError;
-pub use pull::pull;
-pub use pull::{PullEvent, tell_pulls};
+pub use pull::{PullEvent, pull};
 pub use store::KeptImage;
 pub use store::{ImageReport, PrunedImages, images, prune_images};

@@ -112,6 +112,7 @@ impl Chosen {
             remote.context("no remote is named: write its URL behind the cache, or set INARCH_CACHE_REMOTE")?;
         let at = |place: CachePlace| {
             let there = CacheRemote::of(&remote, &place, puts)?;
+            there.0.on_line(|line| complain(line));
             Ok((place, there))
         };
         self.places()?.into_iter().map(at).collect()

@@ -15,6 +15,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use zeroize::Zeroizing;
 
 use crate::arguments::one_of;
+use crate::telling::telling;
 
 /// The most bytes of a key: those that cryptsetup reads of a key file.
 const MOST_KEY: u64 = 8 << 20;
@@ -69,7 +70,7 @@ impl DiskOptions {
 
     /// [`DiskOptions::source`], in a format.
     pub fn source_in(&self, text: &OsStr, format: FormatOption) -> anyhow::Result<Source> {
-        Ok(Source::parse_with(text, &self.needs(format)?)?)
+        Ok(telling(Source::parse_with(text, &self.needs(format)?)?))
     }
 
     /// All of them, and a format.
@@ -100,7 +101,7 @@ impl DiskOptions {
             false => Source::parse(text),
         };
         let ([old, new], [one, other]) = (texts, &likeness);
-        Ok([source(old, one)?, source(new, other)?])
+        Ok([telling(source(old, one)?), telling(source(new, other)?)])
     }
 
     /// The keys.

@@ -30,7 +30,6 @@ mod output;
 mod plan;
 mod profile;
 mod publish;
-mod pulls;
 mod push;
 mod run;
 mod runs;
@@ -42,6 +41,7 @@ mod signals;
 mod size;
 mod source;
 mod stats;
+mod telling;
 mod timings;
 mod trace;
 mod tree_option;
@@ -73,8 +73,6 @@ fn main() -> ExitCode {
         return finish(Err(error));
     }
     signals::survive_size_limit();
-    inarch_jobs::cache::tell_lines(|line| complain(line));
-    inarch_jobs::cache::tell_pulls(pulls::tell);
     let words: Vec<_> = std::env::args_os().collect();
     if words.first().is_some_and(|program| virtiofsd::is_meant(program)) {
         return virtiofsd::run(&words).map_or_else(|error| refuse(&error), finish);

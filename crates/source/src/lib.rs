@@ -21,6 +21,7 @@ mod disk;
 mod disk_image;
 mod domain;
 mod error;
+mod event;
 mod foreign;
 mod hashed;
 pub mod identity;
@@ -50,6 +51,7 @@ pub use disk_image::{Container, ContainerError, ImageFormat};
 pub use disk_image::{DiskImage, OpenedDisk};
 pub use domain::{Domain, read_description};
 pub use error::{OpenDiskError, OpenError};
+pub use event::SourceEvent;
 pub use foreign::parse;
 pub use inarch_disk::guest::Which;
 pub use inarch_disk::{Key, Keys};
@@ -362,7 +364,7 @@ impl Source {
     }
 
     /// Lines about the state of its files that the user should read.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         if matches!(self, Source::Cache(_) | Source::Registry(_)) {
             return Vec::new();
         }

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use inarch_cache::{ImageName, KeptImage, pull};
 use inarch_format::oci::machine;
+use inarch_lifecycle::Events;
 
-use super::{ArchivePart, OpenError, Source, SourceError};
+use super::{ArchivePart, OpenError, Source, SourceError, SourceEvent};
 
 /// An image of a registry. It is fetched at most once for this value and its clones.
 #[derive(Clone, Debug)]
@@ -16,6 +17,7 @@ pub struct RegistrySource {
     shown: PathBuf,
     machine: String,
     fetched: Arc<OnceLock<KeptImage>>,
+    events: Events<SourceEvent>,
 }
 
 /// Two are equal if they name the same image.
@@ -31,7 +33,18 @@ impl RegistrySource {
     /// The image with this name, for machines like this one. Nothing is fetched yet.
     pub fn new(name: ImageName) -> RegistrySource {
         let shown = PathBuf::from(name.to_string());
-        RegistrySource { name, shown, machine: machine().to_owned(), fetched: Arc::default() }
+        RegistrySource {
+            name,
+            shown,
+            machine: machine().to_owned(),
+            fetched: Arc::default(),
+            events: Events::ignored(),
+        }
+    }
+
+    /// The same, which tells what happens while it is fetched.
+    pub(crate) fn telling(self, events: Events<SourceEvent>) -> RegistrySource {
+        RegistrySource { events, ..self }
     }
 
     /// The same for machines of this architecture, by its name in images.
@@ -58,7 +71,8 @@ impl RegistrySource {
         if let Some(fetched) = self.fetched.get() {
             return Ok(fetched);
         }
-        let fetched = pull(&self.name, &self.machine).map_err(|error| OpenError::Registry(Box::new(error)))?;
+        let tell = |event| self.events.emit(SourceEvent::Pull(event));
+        let fetched = pull(&self.name, &self.machine, &tell).map_err(|error| OpenError::Registry(Box::new(error)))?;
         // Another thread may have fetched it meanwhile.
         Ok(self.fetched.get_or_init(|| fetched))
     }

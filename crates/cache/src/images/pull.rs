@@ -50,29 +50,13 @@ pub enum PullEvent {
     },
 }
 
-/// Takes an event.
-type Tell = Box<dyn Fn(&PullEvent) + Send + Sync>;
-
-static EVENTS: OnceLock<Tell> = OnceLock::new();
-
-/// Sends what happens while images are fetched to `tell`. The first call counts.
-pub fn tell_pulls(tell: impl Fn(&PullEvent) + Send + Sync + 'static) {
-    let _ = EVENTS.set(Box::new(tell));
-}
-
-fn emit(event: &PullEvent) {
-    if let Some(tell) = EVENTS.get() {
-        tell(event);
-    }
-}
-
-/// Fetches an image, unless it is here. `machine` is the architecture, in OCI's words, if it has several.
+/// Fetches an image, unless it is here; `tell` gets what happens. `machine` is the architecture, in OCI's words, if it has several.
 ///
 /// # Errors
 /// It is not here, and cannot be fetched.
-pub fn pull(name: &ImageName, machine: &str) -> Result<KeptImage, PullError> {
+pub fn pull(name: &ImageName, machine: &str, tell: &(dyn Fn(PullEvent) + Sync)) -> Result<KeptImage, PullError> {
     let images = Images::open()?;
-    let pull = Pull { images: &images, name, text: name.to_string(), machine, registry: OnceLock::new() };
+    let pull = Pull { images: &images, name, text: name.to_string(), machine, registry: OnceLock::new(), tell };
     let root = pull.all()?;
     images.use_now(name);
     Ok(KeptImage::new(images, root))
@@ -84,6 +68,7 @@ struct Pull<'a> {
     text: String,
     machine: &'a str,
     registry: OnceLock<Registry>,
+    tell: &'a (dyn Fn(PullEvent) + Sync),
 }
 
 /// What an image consists of.
@@ -120,7 +105,7 @@ impl Pull<'_> {
                 let Some((root, Known { asked, .. })) = known.filter(|(root, _)| self.is_here(root)) else {
                     return Err(self.fail(error));
                 };
-                emit(&PullEvent::Kept { name: self.text.clone(), reason: error.to_string(), asked });
+                (self.tell)(PullEvent::Kept { name: self.text.clone(), reason: error.to_string(), asked });
                 Ok(root)
             }
             Err(error) => Err(error),
@@ -158,7 +143,7 @@ impl Pull<'_> {
         let missing: Vec<&Described> = parts.blobs().into_iter().filter(|blob| !self.images.has(blob)).collect();
         if !missing.is_empty() {
             let bytes = missing.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size));
-            emit(&PullEvent::Fetching { name: self.text.clone(), blobs: missing.len(), bytes });
+            (self.tell)(PullEvent::Fetching { name: self.text.clone(), blobs: missing.len(), bytes });
             self.blobs(&missing)?;
         }
         self.images.know(self.name, &root)?;

@@ -14,6 +14,7 @@ use inarch_jobs::source::Source;
 use super::arguments::{NetworkArgument, RunArguments};
 use crate::signals::Signals;
 use crate::source::SourceArguments;
+use crate::telling::telling;
 use crate::tree_option::{self, TreeOption};
 use crate::{cache_option, disk_option, publish};
 
@@ -165,7 +166,7 @@ fn tree(
     if live {
         ensure_directory(&shown, Path::new(&option.source))?;
     }
-    let source = Source::parse(&option.source)?;
+    let source = telling(Source::parse(&option.source)?);
     anyhow::ensure!(
         !option.hold || (!via.is_live() && !live && matches!(source, Source::Directory(_))),
         "{shown}: hold is for a directory that goes as a snapshot (via=ext4): only its files are read as they were"
