@@ -27,7 +27,7 @@ use inarch_jobs::examine::{
     Above, ExamineRequest, Examined, ExaminedDisk, Kind, ListedSubvolume, Part, Signature, Table, examine,
 };
 use inarch_jobs::shown;
-use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, SourceError, Which};
+use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, SourceError, Which, in_use};
 use serde_json::{Value, json};
 
 pub use change::mode;
@@ -203,7 +203,8 @@ fn list(ListArguments { images, format, disk, json }: ListArguments) -> anyhow::
     let Examined { disks, volumes, subvolumes } = examine(&request)?;
     let images: Vec<_> = request.images.iter().map(|image| image.path.clone()).collect();
     for (image, ExaminedDisk { disk, .. }) in images.iter().zip(&disks) {
-        disk.notes.iter().for_each(|note| complain(format_args!("{}: {note}", shown(image))));
+        let notes = disk.notes.iter().cloned().chain(in_use::note(image));
+        notes.for_each(|note| complain(format_args!("{}: {note}", shown(image))));
     }
     volumes.notes.iter().for_each(complain);
     // A key was given, and did not open everything.

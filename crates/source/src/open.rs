@@ -152,7 +152,10 @@ fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -
     })?;
     match (opened, kept) {
         (Err(OpenError::Read { path, error }), Some(kept)) => Err(without_damage(kept, path, error)),
-        (opened, _) => opened,
+        (opened, _) => opened.map(|mut opened| {
+            opened.notes.extend(source.notes());
+            opened
+        }),
     }
 }
 

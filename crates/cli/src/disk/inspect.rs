@@ -12,7 +12,7 @@ use super::files::DISK_HELP;
 use super::xml;
 use crate::columns::columns;
 use crate::disk_options::{DiskOptions, FormatOption};
-use crate::output::answer;
+use crate::output::{answer, complain};
 
 /// Options of `inarch disk inspect`.
 #[derive(Args, Debug)]
@@ -54,7 +54,9 @@ pub struct InspectArguments {
 
 /// `inarch disk inspect`.
 pub fn inspect_disk(arguments: &InspectArguments) -> anyhow::Result<ExitCode> {
-    let found = inspect(&arguments.disk.source_in(&arguments.image, arguments.format)?)?;
+    let source = arguments.disk.source_in(&arguments.image, arguments.format)?;
+    let found = inspect(&source)?;
+    source.named(&source.notes()).iter().for_each(complain);
     if arguments.xml {
         answer(xml::inspections(&found))?;
     } else if arguments.options {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::files::DISK_HELP;
 use crate::columns::columns;
 use crate::disk_options::{DiskOptions, FormatOption};
-use crate::output::answer;
+use crate::output::{answer, complain};
 use crate::size;
 
 /// Options of `inarch disk df`.
@@ -40,7 +40,9 @@ pub struct DfArguments {
 
 /// `inarch disk df`.
 pub fn df(arguments: &DfArguments) -> anyhow::Result<ExitCode> {
-    let all = usage(&arguments.disk.source_in(&arguments.image, arguments.format)?)?;
+    let source = arguments.disk.source_in(&arguments.image, arguments.format)?;
+    let all = usage(&source)?;
+    source.named(&source.notes()).iter().for_each(complain);
     answer(if arguments.json {
         serde_json::to_string_pretty(&all.iter().map(usage_json).collect::<Vec<_>>())? + "\n"
     } else {

@@ -132,8 +132,18 @@ fn unless_one_may_not_read_it() {
     }
     // It is read while this host's kernel has it mounted, with a line that says what this means.
     host("mount", &["-o", "ro", device, "hosts"], dir.path());
-    let output = inarch(["disk", "cat", device, "/numbers"]);
+    let verbs = [
+        &["disk", "cat", device, "/numbers"][..],
+        &["disk", "list", device],
+        &["disk", "df", device],
+        &["disk", "inspect", device],
+        &["disk", "diff", device, device],
+        &["plan", device],
+    ];
+    let told = verbs.map(|words| (words, inarch(words)));
     unmount(&dir.path().join("hosts"));
-    assert_status(&output, 0);
-    assert!(stderr(&output).contains("the device is in use"), "{}", stderr(&output));
+    for (words, output) in told {
+        assert_status(&output, 0);
+        assert!(stderr(&output).contains("the device is in use"), "{words:?}: {}", stderr(&output));
+    }
 }

@@ -413,7 +413,7 @@ impl Writer {
             Err(Errno::EXIST) => self.leave_out(name),
             // What leads to the first name is not what the image has there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                self.report.lose(named(name, "left out: its file was not copied under its first name"));
+                self.lose(name, "left out: its file was not copied under its first name");
             }
             Err(error) => return Err(("a hard link cannot be made", error)),
         }
@@ -456,9 +456,16 @@ impl Writer {
         Ok(())
     }
 
+    /// Reports what is missing of the file `name` in the directory at hand.
+    fn lose(&mut self, name: &[u8], what: &str) {
+        let above = self.directories.iter().filter_map(|(_, entry)| Some(&*entry.as_ref()?.path));
+        let path = above.chain([name]).collect::<Vec<_>>().join(&b'/');
+        self.report.lose(named(&path, what));
+    }
+
     /// An image may have a name twice: the first file keeps it.
     fn leave_out(&mut self, name: &[u8]) {
-        self.report.lose(named(name, "left out: the directory has another file of that name"));
+        self.lose(name, "left out: the directory has another file of that name");
     }
 
     /// Removes a file that breaks off, since its other bytes are not known.
@@ -518,7 +525,7 @@ impl Writer {
         for xattr in &entry.xattrs {
             if fs::fsetxattr(made, &*xattr.name, &xattr.value, XattrFlags::empty()).is_err() {
                 let name = String::from_utf8_lossy(&xattr.name).escape_debug().to_string();
-                self.report.lose(named(&entry.path, &format!("the host does not keep its attribute {name}")));
+                self.lose(&entry.path, &format!("the host does not keep its attribute {name}"));
             }
         }
         // After the owner and the attributes, since both take bits of the mode away.
@@ -559,7 +566,7 @@ impl Writer {
                     .map_err(|error| ("permissions cannot be set", error))?;
             }
             _ => {
-                self.report.lose(named(name, "only root can make device files and sockets"));
+                self.lose(name, "only root can make device files and sockets");
                 return Ok(());
             }
         }

@@ -204,19 +204,25 @@ fn mount_one(
     let options = CString::new(options.join(",")).map_err(|error| Failure::of("a mount's options", error))?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, read_only);
-    mount(device, point, format, flags, &*options)
-        .map_err(|error| Failure::of(format!("cannot mount {name} ({format})"), error).with_kernel_log(log))?;
+    let is_never_written = !read_only && matches!(format, "squashfs" | "erofs" | "iso9660" | "cramfs");
+    let never = || {
+        Failure::new(format!(
+            "{name}: a {format} is never written to; mount it with --ephemeral or --overlay, which take writes"
+        ))
+    };
+    mount(device, point, format, flags, &*options).map_err(|error| match is_never_written {
+        true => never(),
+        false => Failure::of(format!("cannot mount {name} ({format})"), error).with_kernel_log(log),
+    })?;
     // Damage makes some file systems refuse writes from the beginning.
     let writable = rustix::fs::statvfs(point).map_err(|error| Failure::of(name, error))?;
     if !read_only && writable.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        let refused = Failure::new(match format {
-            "squashfs" | "erofs" | "iso9660" | "cramfs" => {
-                format!(
-                    "{name}: a {format} is never written to; mount it with --ephemeral or --overlay, which take writes"
-                )
+        let refused = match is_never_written {
+            true => never(),
+            false => {
+                Failure::new(format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"))
             }
-            _ => format!("{name}: the guest's kernel mounts it read-only; inarch disk fsck checks it"),
-        });
+        };
         let _ = unmount(point, UnmountFlags::empty());
         return Err(refused.with_kernel_log(log));
     }
