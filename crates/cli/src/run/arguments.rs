@@ -101,9 +101,10 @@ pub struct RunArguments {
 
     /// How trees reach the guest: as a disk with ext4, or with erofs or squashfs and an overlayfs on top; live, by
     /// virtiofs or 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a
-    /// disk if its memory is too small. 'auto' is the first that the guest's kernel supports
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs[,queues=N]|9p[,msize=BYTES]|tar", default_value = "auto",
-        hide_possible_values = true, value_delimiter = ',', value_parser = ViaParser)]
+    /// disk if its memory is too small. 'auto' is the first that the guest's kernel supports. Options follow their way:
+    /// 9p,msize=128K or virtiofs,queues=4
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", hide_possible_values = true,
+        value_delimiter = ',', value_parser = ViaParser)]
     pub via: Vec<ViaWord>,
 
     /// Run WORD with the command's words after it, in place of a container image's Entrypoint and Cmd; '' is no entry
