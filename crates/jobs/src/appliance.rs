@@ -90,11 +90,6 @@ impl Appliance {
         image.read_only = read_only;
         let (mut image, format) = image.settled()?;
         let plan = volumes::plan(&image, format, &request.with, request.wanted())?;
-        if request.access == Access::Check || request.access == Access::Repair {
-            for name in &plan.locked {
-                events.emit(ApplianceEvent::Note(format!("{name} is encrypted, and is not looked into")));
-            }
-        }
         image.sector = plan.disk.table.as_ref().and_then(|table| u32::try_from(table.sector).ok());
         timeline.host("look at the image");
         let path = image.path.clone();

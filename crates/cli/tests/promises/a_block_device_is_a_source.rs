@@ -144,6 +144,8 @@ fn unless_one_may_not_read_it() {
     unmount(&dir.path().join("hosts"));
     for (words, output) in told {
         assert_status(&output, 0);
-        assert!(stderr(&output).contains("the device is in use"), "{words:?}: {}", stderr(&output));
+        // A plan has what is noted among what it prints.
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains("the device is in use"), "{words:?}: {said}");
     }
 }

@@ -156,7 +156,7 @@ fn by_the_command_lines_that_start_it() {
         servers.push((name, Server(command.spawn().unwrap())));
         assert!(within(LONG, || dir.path().join(&socket).exists()), "{name}");
         script += &format!(
-            "mount -t virtiofs {name} /mnt; said=$(getfattr -n user.key --only-values /mnt/file 2>&1)
+            "mount -t virtiofs {name} /mnt; said=$(getfattr --absolute-names -n user.key --only-values /mnt/file 2>&1)
              echo new > /mnt/new; echo \"report $(cat /mnt/file), ${{said##*: }}\"; umount /mnt\n"
         );
     }

@@ -89,13 +89,13 @@ pub fn places<E>(volumes: &[DiskVolume], which: &Which, open: &mut Open<'_, E>) 
 /// Every volume that holds files, for a caller that mounts none of them.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or one is encrypted: what is in that cannot be among them.
 pub fn file_systems(volumes: &[DiskVolume]) -> Result<Places, NotFound> {
     let mounted: Vec<_> = (0..).zip(volumes).filter(|(_, volume)| has_files(volume)).map(|(at, _)| whole(at)).collect();
-    match (mounted.is_empty(), volumes.iter().find_map(encrypted)) {
-        (true, Some(locked)) => Err(locked),
-        (true, None) => Err(NotFound::Nothing { there: shown(volumes) }),
-        (false, _) => Ok(Places { mounted, missing: Vec::new() }),
+    match volumes.iter().find_map(encrypted) {
+        Some(locked) => Err(locked),
+        None if mounted.is_empty() => Err(NotFound::Nothing { there: shown(volumes) }),
+        None => Ok(Places { mounted, missing: Vec::new() }),
     }
 }
 

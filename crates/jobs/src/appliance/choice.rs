@@ -24,7 +24,7 @@ pub(super) struct Choice {
 }
 
 /// The choice for an image of this format, with these volumes.
-pub(super) fn choose(request: &ApplianceRequest, format: ImageFormat, Plan { attach, disk, .. }: &Plan) -> Choice {
+pub(super) fn choose(request: &ApplianceRequest, format: ImageFormat, Plan { attach, disk }: &Plan) -> Choice {
     let raid = may_be_raid(attach);
     let is_gpt = disk.table.as_ref().is_some_and(|table| table.kind == TableKind::Gpt);
     let second_table = is_gpt && !disk.notes.is_empty();
@@ -90,7 +90,7 @@ mod tests {
     fn what_is_asked_for_is_what_is_chosen() {
         let request = ApplianceRequest::new("image".into(), inarch_source::Which::Auto);
         let disk = Disk { size: 1 << 20, table: None, parts: Vec::new(), content: None, notes: Vec::new() };
-        let mut plan = Plan { attach: volumes(&[Some("ext4")]), locked: Vec::new(), disk };
+        let mut plan = Plan { attach: volumes(&[Some("ext4")]), disk };
         let choice = |isolation, format| {
             let request = ApplianceRequest { isolation, ..request.clone() };
             choose(&request, format, &plan)

@@ -17,8 +17,6 @@ use crate::run::AttachedDisk;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub attach: Attach,
-    /// Names of encrypted volumes, which stay closed.
-    pub locked: Vec<String>,
     /// The image's partition table and partitions.
     pub disk: Disk,
 }
@@ -56,8 +54,7 @@ pub(super) fn plan(
             Err(error) => only_above(&above, wanted).ok_or(error)?,
             Ok(attach) => attach,
         };
-        let locked = volumes.iter().filter(|volume| volume.locked.is_some()).map(DiskVolume::name).collect();
-        Ok(Plan { attach: with_groups(attach, &above), locked, disk: examined })
+        Ok(Plan { attach: with_groups(attach, &above), disk: examined })
     })?;
     looked.map_err(|error| ApplianceError::Disk { path: path.clone(), error: Box::new(error) })
 }
