@@ -172,7 +172,7 @@ fn mbr(entries: &[Entry]) -> Vec<u8> {
         // Usual types, and any other.
         let kind = [0x83, 0x05, 0x0F, 0x82, 0xEE, 0, entry.kind, entry.kind][usize::from(entry.kind) % 8];
         // Another flag makes it no table.
-        let flag = if entry.flag < 250 { entry.flag % 2 << 7 } else { entry.flag };
+        let flag = if entry.flag < 250 { (entry.flag % 2) << 7 } else { entry.flag };
         replace(&mut image, at, &[flag, 0, 0, 0, kind]);
         replace(&mut image, at + 8, &start.to_le_bytes());
         replace(&mut image, at + 12, &length.to_le_bytes());
