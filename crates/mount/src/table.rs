@@ -81,9 +81,13 @@ pub fn mounts_at(point: &Path) -> Vec<Place> {
 
 /// The current place of a mount, whose parent directories may have been renamed; `None` if it is gone.
 pub fn place_of(mount: &MountId) -> Option<Place> {
-    let found = places(|_, entry| mount.is(entry)).pop()?;
     // Another mount may have its numbers.
-    (found.cover.is_some() || mount.may_be_at(&found.point)).then_some(found)
+    let found = || {
+        let found = places(|_, entry| mount.is(entry)).pop()?;
+        (found.cover.is_some() || mount.may_be_at(&found.point)).then_some(found)
+    };
+    // A mount may have come to cover it between the table and the look at its place; a second table has both.
+    found().or_else(found)
 }
 
 fn places(is_meant: impl Fn(&Path, &Entry) -> bool) -> Vec<Place> {
