@@ -392,7 +392,7 @@ fn until_unmounted(request: MountRequest, quiet: bool, child: Option<Child>) -> 
             MountEvent::Mounting => {
                 *caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(EndingSignals::catch());
             }
-            MountEvent::Note(_) if quiet => {}
+            event if quiet && !event.is_fault() => {}
             event => complain(event),
         }),
     )?;
@@ -434,12 +434,12 @@ fn tell(mounted: &MountHandle, quiet: bool, child: Option<Child>) -> anyhow::Res
     }
     if !quiet {
         let log = child.as_ref().map(Child::introduction).unwrap_or_default();
-        introduce(&format!("{}\n{}{log}", report.line, report.confined));
-        report.notes.iter().for_each(complain);
+        introduce(&format!("{}\n{}{log}", report.line(), report.confined));
+        report.hidden.iter().for_each(complain);
     }
     let introduce_in_log = || {
         if !quiet {
-            complain(&report.absolute_line);
+            complain(report.absolute_line());
         }
     };
     child.map_or(Ok(()), |child| child.answer(introduce_in_log))

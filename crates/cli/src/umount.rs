@@ -36,9 +36,10 @@ pub struct UmountArguments {
 /// Unmounts the mounts; one that stays does not stop the others.
 pub fn run(arguments: UmountArguments) -> anyhow::Result<ExitCode> {
     let UmountArguments { points, lazy, quiet } = arguments;
-    let events = Events::new(move |event| match event {
-        MountEvent::Note(_) if quiet => {}
-        event => complain(event),
+    let events = Events::new(move |event: MountEvent| {
+        if !quiet || event.is_fault() {
+            complain(event);
+        }
     });
     let request = UnmountRequest { points, lazy };
     let unmounted = unmount(&request, &events);

@@ -14,7 +14,7 @@ use rustix::fs::{Access, MemfdFlags};
 use serde::Serialize;
 
 use crate::debian::{self, Cached, Debian};
-use crate::run::guest;
+use crate::run::{RunFault, guest};
 
 /// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,9 +61,9 @@ pub struct Check {
     pub remedy: Option<String>,
 }
 
-/// Checks everything. Boots nothing: the first run finds out whether KVM works. `note` gets what belongs to no check.
-pub fn examine(note: impl FnOnce(String)) -> Vec<Check> {
-    let kernel = guest::find_kernel(Arch::host(), None, note);
+/// Checks everything. Boots nothing: the first run finds out whether KVM works. `tell` gets what belongs to no check.
+pub fn examine(tell: impl FnOnce(RunFault)) -> Vec<Check> {
+    let kernel = guest::find_kernel(Arch::host(), None, tell);
     let qemu = Qemu::find(Arch::host());
     let mut checks = vec![
         check_kernel(kernel.as_ref().map_err(ToString::to_string)),

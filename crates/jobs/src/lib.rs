@@ -81,6 +81,7 @@ pub use inarch_lifecycle::trust::Obstacle;
 pub use inarch_lifecycle::{Events, LifecycleError, PathError, counted, shown};
 pub use inarch_source as source;
 pub use inarch_vm::command::shell_word;
+pub use notes::DiskNote;
 
 /// Does this process's work if a job of this program started it as a child: waits for that job's end, and cleans up
 /// after it. Returns the status to exit with; `None` if this is no such child. Call it before anything else.

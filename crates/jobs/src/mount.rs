@@ -8,6 +8,7 @@
 
 mod archive;
 mod error;
+mod event;
 mod fuse;
 mod handle;
 mod kernel;
@@ -15,20 +16,20 @@ mod remote;
 mod unmount;
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use error::{NotMounted, NotUnmounted};
+pub use event::{MountEvent, MountFault, OpenFiles, Users};
 pub(crate) use fuse::PASSTHROUGH_FROM;
 use handle::Duty;
-pub use handle::{MountEvent, MountHandle, MountReport, start};
+pub use handle::{MountHandle, MountReport, start};
 pub use inarch_fuse::Rings;
 use inarch_lifecycle::confinement::Sandbox;
 use inarch_lifecycle::guard::{Guard, Guarded};
 use inarch_lifecycle::mounted::Mounted;
-use inarch_lifecycle::{Events, LifecycleError, descriptors, shown};
+use inarch_lifecycle::{Events, LifecycleError, descriptors};
 use inarch_mount::{FuseAccess, MountError};
 use inarch_source::Source;
 use inarch_tree::select::Owners;
@@ -44,7 +45,7 @@ use kernel::NotByKernel;
 use crate::JobError;
 use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
-use crate::share::{Measures, Refused, Submounts, left_out, note_on_mount_points};
+use crate::share::{HiddenMountPoints, Measures, Refused, Submounts};
 use crate::upper::Upper;
 pub use crate::upper::{UpperError, UpperPlace};
 pub use inarch_lifecycle::state::{home as state_directory, mount_log, open_log};
@@ -236,16 +237,6 @@ impl Prepared {
             Prepared::Remote(_) => &[],
         }
     }
-
-    /// The end of the line that says what is mounted.
-    fn way(&self) -> String {
-        match self {
-            Prepared::Kernel(_) => "; by the kernel".to_owned(),
-            Prepared::Fuse(_, None) => "; by FUSE".to_owned(),
-            Prepared::Remote(_) => "; by an appliance".to_owned(),
-            Prepared::Fuse(_, Some(reason)) => format!("; by FUSE ({reason})"),
-        }
-    }
 }
 
 /// Mounts, and serves until it is stopped or until somebody unmounts it.
@@ -258,11 +249,8 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let place = open_point(&point)?;
     let prepared = Prepared::new(request, &duty.events)?;
-    prepared.notes().iter().for_each(|note| duty.note(note));
-    let absolute = MountRequest { writes: request.writes.absolute(), ..request.clone() };
-    let absolute_line = introduction(&absolute, shown(&source), &point, &prepared);
-    let line = introduction(request, &request.source, &point, &prepared);
-    let notes = note_on_mount_points(&source, request.submounts).into_iter().collect();
+    prepared.notes().iter().for_each(|note| duty.events.emit(MountEvent::Source(note.clone())));
+    let hidden = HiddenMountPoints::of(&source, request.submounts);
     duty.events.emit(MountEvent::Mounting);
     let (serving, because) = match prepared {
         Prepared::Kernel(prepared) => {
@@ -289,8 +277,15 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
         }
     };
     let confined = serving.confined.clone();
-    let report = MountReport { point: point.clone(), by: serving.by, because, line, absolute_line, confined, notes };
-    duty.is_ready(report);
+    duty.is_ready(MountReport {
+        point: point.clone(),
+        by: serving.by,
+        because,
+        request: request.clone(),
+        source,
+        confined,
+        hidden,
+    });
     duty.stop.wait().map_err(LifecycleError::Wait)?;
     let record = serving.end(request, &point, duty)?;
     record.map_or(Ok(()), RecordFile::finish)
@@ -328,16 +323,14 @@ impl Serving {
         let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         // What programs still write must reach the disk.
         let waits = waits || self.by == By::Remote;
-        let rest = match self.by {
-            By::Fuse | By::Remote => "programs that have files of it open get errors from now on",
-            _ if waits => "waiting until its last open file is closed",
-            By::Kernel if self.archive.is_some() => {
-                "programs that have files of it open get errors for what was not read before"
-            }
-            By::Kernel => "programs that have files of it open keep them until they close them",
+        let open_files = match self.by {
+            By::Fuse | By::Remote => OpenFiles::Fail,
+            By::Kernel if waits => OpenFiles::WaitedFor,
+            By::Kernel if self.archive.is_some() => OpenFiles::FailWhereUnread,
+            By::Kernel => OpenFiles::GoOn,
         };
         let in_use = || {
-            duty.note(format_args!("{} was in use: {rest}", shown(point)));
+            duty.events.emit(MountEvent::WasInUse { point: point.to_owned(), open_files });
             waits
         };
         self.mounted.end(&mut self.guard, point, in_use)?;
@@ -385,23 +378,4 @@ fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
         }
         _ => refuse("locks the files of a directory that is written to: not an archive or image, not with an overlay"),
     }
-}
-
-/// The line that says what is mounted, where writes go, and who changes the source.
-fn introduction(request: &MountRequest, source: impl Display, point: &Path, prepared: &Prepared) -> String {
-    let access = match &request.writes {
-        MountWrites::Through => format!("writes change it{}", left_out(request.refused)),
-        MountWrites::Refused => "read-only".to_owned(),
-        MountWrites::Over(place) => place.to_string(),
-    };
-    let is_over = matches!(request.writes, MountWrites::Over(_));
-    let changes = match (request.changes(), prepared) {
-        (Changes::Guest, _) => "nobody else changes it",
-        (Changes::Host, Prepared::Fuse(..) | Prepared::Remote(_)) => "changes made elsewhere are seen within a second",
-        (Changes::Host, Prepared::Kernel(_)) if is_over => "changes made elsewhere may not be seen",
-        (Changes::Host, Prepared::Kernel(_)) => "changes made elsewhere are seen at once",
-        (Changes::None, _) => "nobody changes it",
-    };
-    let locks = if request.locks { "; locks are the host's" } else { "" };
-    format!("mounted {source} on {}: {access}; {changes}{locks}{}", shown(point), prepared.way())
 }

@@ -21,6 +21,7 @@ mod choice;
 mod clock;
 mod command;
 mod error;
+mod event;
 mod failure;
 mod freshen;
 pub(crate) mod guest;
@@ -74,14 +75,16 @@ use attempt::Guest;
 use choice::Choice;
 use clock::Clock;
 pub use error::RunError;
+pub use event::{FirstStart, RunEvent, RunFault};
 use failure::DiskFailure;
 pub use handle::{RunHandle, RunStopper, start};
+pub use hints::NotInGuest;
 use keep::Kept;
 pub use keep::kept_words;
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RestSeconds, RunEvent, RunReport, Step, TreeReport};
+pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RestSeconds, RunNote, RunReport, Step, TreeReport};
 pub use request::{CatchSignalsOfRun, Keep, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Vmm};
 use shares::Wire;
 use traced::RunTrace;
@@ -138,7 +141,8 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         Outcome::GuestDied => Err(JobError::GuestDied),
         outcome => Ok(outcome),
     });
-    let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
+    let (trees, notes) =
+        (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).map(RunNote::Disk).collect());
     let (phases, caches) = (Phases::default(), Vec::new());
     let mut report = RunReport {
         result,
@@ -167,11 +171,8 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     if let (Some(trace), Ok(ended), Some(_)) = (trace, &report.result, status) {
         match trace.finish(ended, &job.ways()) {
             Ok(trace) => {
-                let lacks = trace.lacks_processes.then_some("the trace lacks something of the guest's processes");
-                report.notes.extend(lacks.map(str::to_owned));
-                let lacks =
-                    trace.touched.lacks().then_some("the trace lacks paths: the guest used more than are remembered");
-                report.notes.extend(lacks.map(str::to_owned));
+                report.notes.extend(trace.lacks_processes.then_some(RunNote::TraceLacksProcesses));
+                report.notes.extend(trace.touched.lacks().then_some(RunNote::TraceLacksPaths));
                 report.trace = Some(trace);
             }
             Err(error) => report.result = Err(error.into()),
@@ -239,9 +240,9 @@ impl<'a> Job<'a> {
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
         let kernel = match request.vmm {
-            Vmm::Qemu => {
-                guest::find_kernel(request.arch, request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?
-            }
+            Vmm::Qemu => guest::find_kernel(request.arch, request.kernel.as_deref(), |fault| {
+                events.emit(RunEvent::Fault(fault))
+            })?,
             Vmm::Uml => uml::find(request.kernel.as_deref())?,
         };
         let modules = guest::modules(&kernel, request.modules.as_deref())?;

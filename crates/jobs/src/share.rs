@@ -4,10 +4,10 @@
 pub(crate) mod confinement;
 mod operations;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::{fmt, io};
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
 use inarch_lifecycle::shown;
@@ -300,15 +300,32 @@ pub(crate) fn left_out(refused: Refused) -> &'static str {
     }
 }
 
-/// A line that names what is mounted beneath `directory`, an absolute path, where it is shown empty.
-pub(crate) fn note_on_mount_points(directory: &Path, submounts: Submounts) -> Option<String> {
-    if submounts != Submounts::Empty {
-        return None;
+/// Mount points in a shared directory, each of which is shown as an empty directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenMountPoints {
+    /// One of them.
+    pub first: PathBuf,
+    /// How many others there are.
+    pub others: usize,
+}
+
+impl HiddenMountPoints {
+    /// Those in `directory`, if there are any and they are shown empty.
+    pub(crate) fn of(directory: &Path, submounts: Submounts) -> Option<HiddenMountPoints> {
+        if submounts != Submounts::Empty {
+            return None;
+        }
+        let mut points = inarch_mount::mount_points_beneath(directory).into_iter();
+        Some(HiddenMountPoints { first: points.next()?, others: points.count() })
     }
-    let points = inarch_mount::mount_points_beneath(directory);
-    let (first, others) = points.split_first()?;
-    let others = if others.is_empty() { String::new() } else { format!(", as {} more are", others.len()) };
-    Some(format!("{}: a mount point, shown as an empty directory{others}; --cross shows what is mounted", shown(first)))
+}
+
+impl fmt::Display for HiddenMountPoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others = if self.others == 0 { String::new() } else { format!(", as {} more are", self.others) };
+        let first = shown(&self.first);
+        write!(f, "{first}: a mount point, shown as an empty directory{others}; --cross shows what is mounted")
+    }
 }
 
 /// Request queues where none are asked for: as many as there are processors, up to 8.

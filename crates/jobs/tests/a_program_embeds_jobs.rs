@@ -110,7 +110,7 @@ fn a_mount_is_seen_and_stopped(directory: &Path) {
         (mounted.report().by, mounted.report().point.as_path()),
         (By::Fuse, point.canonicalize().unwrap().as_path())
     );
-    assert!(mounted.report().line.starts_with("mounted "), "{:?}", mounted.report());
+    assert!(mounted.report().line().starts_with("mounted "), "{:?}", mounted.report());
     mounted.answers().unwrap();
     mounted.stop();
     mounted.wait().unwrap();

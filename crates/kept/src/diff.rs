@@ -11,6 +11,7 @@ use inarch_tree::layer::{Below, Conflict};
 
 use super::beside::still_beside;
 use super::fold::fold_but;
+use super::fold_note::FoldNote;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
 use crate::KeptError;
@@ -23,7 +24,7 @@ pub(super) const LOST: &str = ", and the run's version is lost with it: it was m
 pub struct RunDiff {
     trees: Vec<TreeDiff>,
     /// Notes on file systems that were folded just now.
-    folded: Vec<String>,
+    folded: Vec<FoldNote>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
     /// The trees of the run, including unchanged ones.
@@ -149,7 +150,7 @@ impl RunDiff {
             let destination = shown(&tree.tree.destination());
             tree.disk.notes.iter().map(move |note| format!("{destination}: {note}")).collect::<Vec<_>>()
         };
-        self.folded.iter().cloned().chain(self.trees.iter().flat_map(notes)).collect()
+        self.folded.iter().map(FoldNote::to_string).chain(self.trees.iter().flat_map(notes)).collect()
     }
 
     /// The trees that are left out because this machine does not have them any more: each by its place here, with the

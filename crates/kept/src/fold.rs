@@ -19,13 +19,13 @@ use std::sync::Arc;
 
 use inarch_block::{Content, Origin as Held, Seal, read_content};
 use inarch_confine::Parse;
-use inarch_lifecycle::shown;
 use inarch_lifecycle::trust;
 use inarch_tree::compare::{Difference, MOST_PATHS, TooDeep, differences_but_deep};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
 use inarch_tree::{Extent, InodeId};
 
 use super::files::{DiskFiles, FIRST_PAGE};
+use super::fold_note::FoldNote;
 use super::guest_disk::{GuestDisk, WrittenDisk};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
@@ -33,13 +33,13 @@ use super::remade::remake;
 use super::{KeptRun, KeptTree};
 use crate::KeptError;
 
-/// Folds every disk of a run that is not folded yet. Returns notes for the user, a line each.
-pub fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
+/// Folds every disk of a run that is not folded yet. Returns what could not be kept.
+pub fn fold(run: &KeptRun) -> Result<Vec<FoldNote>, KeptError> {
     fold_but(run, &[])
 }
 
 /// The same, except for the trees in `gone`.
-pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<FoldNote>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
     for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
@@ -59,8 +59,10 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         let found = parse.run(read, || {}).map_err(|error| disk_error(tree, error))??;
         found.spill.finish()?;
         files.save_layer(&found.layer)?;
-        let destination = shown(&tree.destination());
-        notes.extend(found.notes.iter().map(|note| format!("{destination}: {note}")));
+        let destination = tree.destination();
+        let reader = |line| FoldNote::Reader { destination: destination.clone(), line };
+        notes.extend(found.notes.into_iter().map(reader));
+        notes.extend(FoldNote::left_out(destination, found.left_out));
     }
     Ok(notes)
 }
@@ -74,19 +76,6 @@ pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Diff
 
 fn disk_error(tree: &KeptTree, error: impl Into<Box<dyn Error + Send + Sync>>) -> KeptError {
     KeptError::Disk { tree: tree.source(), error: error.into() }
-}
-
-/// The most directories that are named each in a line.
-const NAMED: usize = 4;
-
-/// What is not kept, in lines.
-fn left_out_notes(left_out: &[TooDeep]) -> Vec<String> {
-    let mut lines: Vec<String> =
-        left_out.iter().take(NAMED).map(|one| format!("{one}: it is not kept, and the rest is")).collect();
-    if left_out.len() > NAMED {
-        lines.push(format!("{} more directories are nested too deeply, and not kept", left_out.len() - NAMED));
-    }
-    lines
 }
 
 /// A disk with what its guest wrote.
@@ -110,8 +99,10 @@ impl KeptOverlay {
 struct Found {
     layer: Layer,
     spill: Spill,
-    /// Notes: what was left out, and others.
+    /// What the reader of the guest's file system says.
     notes: Vec<String>,
+    /// What is not kept.
+    left_out: Vec<TooDeep>,
 }
 
 /// What the guest of `disk` changed. `overlay` is the name of the file that holds its writes.
@@ -121,8 +112,7 @@ fn changed(disk: &GuestDisk, overlay: String, spill: Spill, own: &HashSet<Vec<u8
     leave_out_own(&mut found, (disk.guest(), &*disk.image.opened.content), own);
     let mut facts = GuestFacts { disk, overlay, data_start: device.overlay_data_start().unwrap_or(0), spill };
     let layer = Layer::new(&layered.lower, disk.guest(), &found, &mut facts)?;
-    let notes = disk.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
-    Ok(Found { layer, spill: facts.spill, notes })
+    Ok(Found { layer, spill: facts.spill, notes: disk.image.opened.notes.clone(), left_out })
 }
 
 /// Where the bytes of a layered tree's files are.
@@ -308,24 +298,5 @@ impl Spill {
         let Spill { path, seal, file, length, .. } = self;
         let synced = if length > FIRST_PAGE { seal.put(&file).and_then(|()| file.sync_all()) } else { Ok(()) };
         synced.map_err(|error| KeptError::path(&path, "cannot make it durable", error))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_kept_is_named_in_few_lines() {
-        let deep = |number: u8| TooDeep { levels: 30_000, top: vec![b'a' + number] };
-        let lines = left_out_notes(&(0..6).map(deep).collect::<Vec<_>>());
-        assert_eq!(lines.len(), NAMED + 1);
-        assert_eq!(
-            lines[0],
-            "directories are nested 30000 levels deep at 'a', and too much differs there to be listed: it is not kept, and \
-             the rest is"
-        );
-        assert_eq!(lines[NAMED], "2 more directories are nested too deeply, and not kept");
-        assert_eq!(left_out_notes(&[]), [""; 0]);
     }
 }

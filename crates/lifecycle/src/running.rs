@@ -33,19 +33,6 @@ impl<R, V: 'static> Duty<R, V> {
     }
 }
 
-/// An event type that has an event for notes: lines that the user should read.
-pub trait Notes {
-    /// The event with this line.
-    fn note(line: String) -> Self;
-}
-
-impl<R, V: Notes + 'static> Duty<R, V> {
-    /// Emits a note.
-    pub fn note(&self, line: impl fmt::Display) {
-        self.events.emit(V::note(line.to_string()));
-    }
-}
-
 impl<T: Send + 'static, E: From<LifecycleError> + Send + 'static> Running<T, E> {
     /// Runs `work` in a thread with this `name`, and waits until it is ready. Returns what it reported then.
     ///

@@ -107,13 +107,10 @@ fn last_line(tail: &[String]) -> String {
 
 impl GuestFailure {
     /// The signal by which QEMU crashed, by a failed assertion or a wrong access: not one that another process sends to end it.
-    pub fn crash(&self) -> Option<&str> {
+    pub fn crash(&self) -> Option<i32> {
         let GuestFailure::Qemu { status, .. } = self else { return None };
-        let signal = status.strip_prefix(KILLED)?;
-        [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE]
-            .iter()
-            .any(|crash| crash.to_string() == signal)
-            .then_some(signal)
+        let signal = status.strip_prefix(KILLED)?.parse().ok()?;
+        [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE].contains(&signal).then_some(signal)
     }
 
     /// The last lines printed, for more detail than the message.

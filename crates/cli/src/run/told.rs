@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inarch_jobs::run::{self, Outcome, RunEvent, RunReport};
-use inarch_jobs::{JobError, create_named, shown};
+use inarch_jobs::run::{self, Outcome, RunEvent, RunNote, RunReport};
+use inarch_jobs::{DiskNote, JobError, create_named, shown};
 use serde_json::json;
 
 use super::project_file::Taken;
@@ -53,7 +53,7 @@ impl Telling {
             RunEvent::Fault(_) | RunEvent::Kept(_) => true,
             _ if self.quiet => false,
             RunEvent::Way { is_usual, .. } => self.is_watched || !is_usual,
-            RunEvent::Image(_) => self.verbose,
+            RunEvent::Image { .. } => self.verbose,
             RunEvent::Cache(usage) => self.is_watched || (usage.lost > 0 && usage.generation.is_none()),
             RunEvent::Disk { .. } => self.is_watched,
             RunEvent::Uml => self.verbose,
@@ -120,6 +120,17 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> anyhow::Error {
     anyhow::anyhow!("--report {}: cannot write it: {error}", shown(path))
 }
 
+/// The files of this machine that changed, and that the guest could not read any more.
+fn changed(report: &RunReport) -> Vec<serde_json::Value> {
+    let changed = report.notes.iter().filter_map(|note| match note {
+        RunNote::Disk(DiskNote::Changed { path, reason }) => {
+            Some(json!({ "path": shown(path), "reason": reason.to_string() }))
+        }
+        _ => None,
+    });
+    changed.collect()
+}
+
 fn as_json(report: &RunReport) -> serde_json::Value {
     let (ended, error) = match &report.result {
         Ok(Outcome::Exited(_)) => ("exited", None),
@@ -141,6 +152,7 @@ fn as_json(report: &RunReport) -> serde_json::Value {
         "machine_cpu": report.machine_cpu,
         "trees": report.trees,
         "caches": report.caches,
-        "notes": report.notes,
+        "changed": changed(report),
+        "notes": report.notes.iter().map(RunNote::to_string).collect::<Vec<_>>(),
     })
 }

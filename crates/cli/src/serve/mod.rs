@@ -194,9 +194,9 @@ fn told_until_stopped(
     let signals = EndingSignals::catch()?;
     let complain_of_few = limited(FAULTS);
     let service = start(Events::new(move |event| match event {
-        ServiceEvent::Note(_) => complain(event),
         // Clients that come and go by the thousand must not fill a log.
         ServiceEvent::Fault(_) => complain_of_few(event),
+        event => complain(event),
     }))?;
     service.confine_waiter();
     signals.lead_to(service.stopper());

@@ -45,7 +45,9 @@ fn changed_and_removed_files() {
     std::fs::write(file("untouched"), "old content\n").unwrap();
     let script =
         "echo ready; read go; cat untouched; cat rewritten >/dev/null; echo $?; cat removed >/dev/null; echo $?";
-    let child = start(dir.path(), &["--no-hold"], script);
+    let elsewhere = scratch();
+    let report = elsewhere.path().join("report.json");
+    let child = start(dir.path(), &["--no-hold", "--report", report.to_str().unwrap()], script);
     std::fs::write(file("rewritten"), "new content\n".repeat(1000)).unwrap();
     std::fs::remove_file(file("removed")).unwrap();
     let output = go_on(child);
@@ -59,6 +61,12 @@ fn changed_and_removed_files() {
         assert!(named, "{name} is not named: {text}");
     }
     assert!(!text.lines().any(|line| line.starts_with("inarch: ") && line.contains("untouched")), "{text}");
+
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let changed: Vec<_> = report["changed"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+    assert_eq!(changed, [file("rewritten"), file("removed")].map(|path| path.to_str().unwrap().to_owned()).each_ref());
+    assert_eq!(report["changed"][1]["reason"], "it is gone");
+    assert_eq!(report["notes"].as_array().unwrap().len(), 2, "{report:#}");
 }
 
 /// Tells when somebody who read `file` closes it.

@@ -24,7 +24,8 @@ use super::wire::{self, Kind};
 use super::{ARGUMENT, ApplianceError, ApplianceEvent, ApplianceRequest, error};
 use crate::JobError;
 use crate::run::{
-    self, AttachedDisk, Outcome, Root, RunEvent, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way, WireOptions,
+    self, AttachedDisk, Outcome, Root, RunEvent, RunNote, RunRequest, RunStopper, Streams, TreeMount, Vmm, Way,
+    WireOptions,
 };
 use crate::share::{Changes, Refused};
 
@@ -211,7 +212,7 @@ impl Running {
     }
 
     /// Says why it ended. A file of this machine that changed is the cause of what the program says last.
-    fn ended(&self, outcome: &Outcome, notes: &[String]) -> ApplianceError {
+    fn ended(&self, outcome: &Outcome, notes: &[RunNote]) -> ApplianceError {
         let how = || match outcome {
             Outcome::Exited(status) => format!("its program exited with status {status}"),
             Outcome::Signaled(signal) => format!("signal {signal} ended its program"),
@@ -219,7 +220,7 @@ impl Running {
             Outcome::Failed { message, .. } => message.clone(),
             Outcome::GuestDied => "its kernel died".to_owned(),
         };
-        let why = notes.first().cloned().or_else(|| self.last_words()).unwrap_or_else(how);
+        let why = notes.first().map(RunNote::to_string).or_else(|| self.last_words()).unwrap_or_else(how);
         ApplianceError::Ended { why: error::one_line(why.as_bytes()) }
     }
 

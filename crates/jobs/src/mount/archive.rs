@@ -18,7 +18,6 @@ use std::sync::Arc;
 use inarch_block::Lent;
 use inarch_format::erofs::metadata_beside;
 use inarch_lifecycle::Events;
-use inarch_lifecycle::shown;
 use inarch_mount::{Detached, Lease, Loop, LoopId};
 use inarch_server::StopHandle;
 use inarch_source::{Opened, Resources, Source};
@@ -26,7 +25,7 @@ use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
 
-use super::{MountEvent, MountRequest, MountWrites};
+use super::{MountEvent, MountFault, MountRequest, MountWrites};
 use crate::JobError;
 use crate::upper::UpperPlace;
 
@@ -93,8 +92,9 @@ impl Archive {
         let Archive { mut lease, device, path } = self;
         let (shown_by, events, stop) = (Arc::clone(&device), events.clone(), stop.clone());
         lease.on_break(move || {
-            let (line, is_gone) = let_go(&shown_by, &path);
-            events.emit(MountEvent::Fault(line));
+            let error = shown_by.let_go().err().map(Arc::new);
+            let is_gone = error.is_none();
+            events.emit(MountEvent::Fault(MountFault::ArchiveWritten { path, error }));
             if !is_gone {
                 // Rather no mount than a mixture of old and new content.
                 stop.stop();
@@ -109,16 +109,6 @@ impl Archive {
 fn most_metadata(tree: &Tree) -> u64 {
     let entries = tree.inodes().count() as u64;
     METADATA.saturating_add(entries.saturating_mul(METADATA_PER_ENTRY)).min(MOST_METADATA)
-}
-
-/// Has the kernel read no more of the archive. Returns the line that says so, and whether it succeeded.
-fn let_go(device: &Loop, path: &Path) -> (String, bool) {
-    let (path, gone) = (shown(path), device.let_go());
-    let outcome = match &gone {
-        Ok(()) => "; what was not read before is an I/O error from now on".to_owned(),
-        Err(error) => format!(", and its loop device cannot let it go: {error}"),
-    };
-    (format!("{path}: somebody writes to it while it is mounted{outcome}"), gone.is_ok())
 }
 
 /// A mounted archive. When this is dropped, the kernel reads no more of it, and then the lease is released.

@@ -15,8 +15,8 @@ use inarch_source::{Opened, OpenedVolume, Source};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Tell, VolumeFiles};
 
 use super::archive;
-use super::handle::{Duty, MountEvent};
-use super::{By, MountRequest, MountWrites, NotMounted, Serving};
+use super::handle::Duty;
+use super::{By, MountEvent, MountFault, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
 use crate::record::NewRecord;
 use crate::share::{measured, with_owners};
@@ -75,7 +75,7 @@ impl Prepared {
         let session = Session::new(device, self.layer, session_options(request));
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let events = duty.events.clone();
-        let failed = move |line| events.emit(MountEvent::Fault(line));
+        let failed = move |line| events.emit(MountEvent::Fault(MountFault::Record(line)));
         let record = self.record.map(|record| record.start(failed)).transpose()?;
         let mounted = Mounted::served(mount, &duty.stop, move || session.run());
         Ok(Serving { mounted, guard, confined, record, upper: self.upper, archive: None, by: By::Fuse })
@@ -177,8 +177,10 @@ impl Lower {
 
 /// Tells of a line about the source at `path`.
 fn teller(path: &Path, events: Events<MountEvent>) -> Tell {
-    let named = shown(path);
-    Box::new(move |line| events.emit(MountEvent::Fault(format!("{named}: {line}"))))
+    let path = path.to_owned();
+    Box::new(move |line| {
+        events.emit(MountEvent::Fault(MountFault::Source { path: path.clone(), line: line.to_owned() }));
+    })
 }
 
 fn session_options(request: &MountRequest) -> SessionOptions {

@@ -1,35 +1,17 @@
 //! A mount as a value: it runs in threads of its own; its starter waits for it or stops it.
 
-use std::fmt;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use inarch_lifecycle::Events;
 use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
-use inarch_lifecycle::running::{self, Notes, Running};
+use inarch_lifecycle::running::{self, Running};
+use inarch_lifecycle::shown;
 use inarch_server::StopHandle;
 
-use super::{By, MountRequest, serve};
+use super::{By, Changes, MountEvent, MountRequest, MountWrites, serve};
 use crate::JobError;
-
-/// Something that happened while a tree was mounted or unmounted. Its text is one line.
-#[derive(Clone, Debug)]
-pub enum MountEvent {
-    /// The mount is about to appear. Until now there is nothing to unmount: the process can end at any time.
-    Mounting,
-    /// The user should know this: what a source lacks, who uses the mount.
-    Note(String),
-    /// Something failed, and the mount continues.
-    Fault(String),
-}
-
-impl fmt::Display for MountEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MountEvent::Mounting => f.write_str("it is mounted now"),
-            MountEvent::Note(line) | MountEvent::Fault(line) => f.write_str(line),
-        }
-    }
-}
+use crate::share::{HiddenMountPoints, left_out};
 
 /// What was mounted, and how.
 #[derive(Clone, Debug)]
@@ -40,24 +22,55 @@ pub struct MountReport {
     pub by: By,
     /// With [`Via::Auto`](super::Via::Auto): why the kernel does not serve it, in a few words.
     pub because: Option<String>,
-    /// One line that says what is mounted, with paths as in the request.
-    pub line: String,
-    /// The same with absolute paths, for readers in other directories.
-    pub absolute_line: String,
+    /// The request, with defaults filled in.
+    pub request: MountRequest,
+    /// The source as an absolute path without symbolic links.
+    pub source: PathBuf,
     /// The line that says how the server is confined, with its line break; empty if the kernel serves the mount.
     pub confined: String,
-    /// Further lines that the user should read.
-    pub notes: Vec<String>,
+    /// A mount point in the tree that is shown as an empty directory.
+    pub hidden: Option<HiddenMountPoints>,
+}
+
+impl MountReport {
+    /// One line that says what is mounted, where writes go, and who changes the source; with paths as in the request.
+    pub fn line(&self) -> String {
+        self.introduction(&self.request.source, &self.request.writes)
+    }
+
+    /// The same with absolute paths, for readers in other directories.
+    pub fn absolute_line(&self) -> String {
+        self.introduction(&shown(&self.source), &self.request.writes.absolute())
+    }
+
+    fn introduction(&self, source: &dyn Display, writes: &MountWrites) -> String {
+        let MountReport { request, by, .. } = self;
+        let access = match writes {
+            MountWrites::Through => format!("writes change it{}", left_out(request.refused)),
+            MountWrites::Refused => "read-only".to_owned(),
+            MountWrites::Over(place) => place.to_string(),
+        };
+        let is_over = matches!(writes, MountWrites::Over(_));
+        let changes = match (request.changes(), by) {
+            (Changes::Guest, _) => "nobody else changes it",
+            (Changes::Host, By::Fuse | By::Remote) => "changes made elsewhere are seen within a second",
+            (Changes::Host, By::Kernel) if is_over => "changes made elsewhere may not be seen",
+            (Changes::Host, By::Kernel) => "changes made elsewhere are seen at once",
+            (Changes::None, _) => "nobody changes it",
+        };
+        let locks = if request.locks { "; locks are the host's" } else { "" };
+        let way = match (by, &self.because) {
+            (By::Kernel, _) => "by the kernel".to_owned(),
+            (By::Remote, _) => "by an appliance".to_owned(),
+            (By::Fuse, None) => "by FUSE".to_owned(),
+            (By::Fuse, Some(reason)) => format!("by FUSE ({reason})"),
+        };
+        format!("mounted {source} on {}: {access}; {changes}{locks}; {way}", shown(&self.point))
+    }
 }
 
 /// What a mount's thread gets.
 pub(super) type Duty = running::Duty<MountReport, MountEvent>;
-
-impl Notes for MountEvent {
-    fn note(line: String) -> MountEvent {
-        MountEvent::Note(line)
-    }
-}
 
 /// A tree that is mounted.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! `umount`: unmounts what this program mounted, and waits until its server has ended. Then all writes are in place, and another mount can
 //! use the same upper layer.
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -11,10 +10,10 @@ use inarch_lifecycle::guard::Guarded;
 use inarch_lifecycle::guarded::{ServerProcess, guard_at, server_of};
 use inarch_lifecycle::shown;
 use inarch_mount::{self as mount, Copy, Entry, Held, MountError, Place, User};
-use inarch_vm::command::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::event::{Users, word};
 use super::{MountEvent, NotUnmounted};
 use crate::JobError;
 
@@ -33,9 +32,6 @@ const PATIENCE: Patience = Patience { look: Timespec { tv_sec: 3, tv_nsec: 0 }, 
 
 /// How long a server may take to end until a copy of its mount counts as the reason why it does not.
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-
-/// The most processes that a line names.
-const NAMED: usize = 5;
 
 /// What to unmount.
 #[derive(Clone, Debug)]
@@ -100,7 +96,7 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
             if kind == Guarded::BindOfMounts {
                 users.extend(held.mounts_within().iter().flat_map(|(_, entry)| mount::users(entry)));
             }
-            described(&point, &users)
+            used_by(&point, users)
         }
         Err(error) => return Err(error.into()),
     };
@@ -108,8 +104,7 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
         return refuse(&point, format!("{users}; --lazy takes it out of the file tree all the same"));
     }
     mount::detach(&held)?;
-    let rest = if is_bound { "they keep the files that they have open" } else { "its server ends after them" };
-    work.note(format_args!("{}: {users}; {rest}", shown(&point)));
+    work.events.emit(MountEvent::Detached { point: point.clone(), users, is_bound });
     note_what_is_left(&point, work);
     Ok(())
 }
@@ -118,11 +113,7 @@ fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobEr
 fn note_what_is_left(point: &Path, work: &Work<'_>) {
     let left = mount::mounts_at(point).into_iter().find(|place| place.cover.is_none() && is_ours(point, &place.entry));
     if let Some(place) = left {
-        let source = shown(&place.entry.source);
-        work.note(format_args!(
-            "{0}: another mount of Inarch's, of {source}, was covered and is visible now; inarch umount {0} again unmounts it",
-            word(point)
-        ));
+        work.events.emit(MountEvent::Uncovered { point: point.to_owned(), source: place.entry.source });
     }
 }
 
@@ -140,13 +131,6 @@ fn unmount_unused(held: &Held, entry: &Entry, lazy: bool) -> Result<Option<Vec<U
         thread::sleep(PAUSE);
     }
     Ok(Some(mount::users(entry)))
-}
-
-impl Work<'_> {
-    /// Emits a note.
-    fn note(&self, line: impl Display) {
-        self.events.emit(MountEvent::Note(line.to_string()));
-    }
 }
 
 fn refuse(point: &Path, reason: String) -> Result<(), JobError> {
@@ -210,11 +194,6 @@ fn elsewhere(process: u32, point: &Path) -> String {
     format!("nothing is mounted there but in the mount namespace of process {process}; as root: {command}")
 }
 
-/// A path as a word of a command.
-fn word(path: &Path) -> String {
-    shown(Path::new(&shell_word(path.as_os_str())))
-}
-
 /// If `path` lies in a mount of ours, says so as the end of a line.
 fn within(path: &Path) -> String {
     let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| is_ours(point, &entry));
@@ -222,20 +201,10 @@ fn within(path: &Path) -> String {
     within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)))
 }
 
-/// Says what keeps the mount in use, as a part of a line.
-fn described(point: &Path, users: &[User]) -> String {
-    if users.is_empty()
-        && let Some(within) = mount::mount_points_beneath(point).first()
-    {
-        return format!("{} is mounted in it", shown(within));
-    }
-    let name = |user: &User| format!("{} ({})", shown(Path::new(&user.name)), user.process);
-    let names: Vec<String> = users.iter().take(NAMED).map(name).collect();
-    match users.len().saturating_sub(NAMED) {
-        _ if users.is_empty() => "it is in use, by processes that this user cannot look at".to_owned(),
-        0 => format!("it is in use by {}", names.join(", ")),
-        more => format!("it is in use by {} and {more} more", names.join(", ")),
-    }
+/// What keeps the mount in use.
+fn used_by(point: &Path, users: Vec<User>) -> Users {
+    let within = mount::mount_points_beneath(point).into_iter().next().filter(|_| users.is_empty());
+    within.map_or(Users::Processes(users), Users::Mount)
 }
 
 /// Waits until the server has ended, as long as it makes progress with its writes. If the same file system is still mounted elsewhere (one
@@ -275,7 +244,7 @@ fn wait(
     if !before.is_empty() && ends_within(&patience.look)? {
         return Ok(());
     }
-    work.note(format_args!("waiting for the end of the server, process {}", server.process));
+    work.events.emit(MountEvent::WaitsForServer { process: server.process });
     let (mut idle, mut last) = (0, server.work());
     for _ in 0..patience.longest {
         if ends_within(&patience.look)? {

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use inarch_lifecycle::LifecycleError;
 use inarch_lifecycle::named::create_named;
-use inarch_lifecycle::shown;
 use inarch_vm::accel::Accel;
 use inarch_vm::command::MachineCommand;
 use inarch_vm::kernel::Kernel;
@@ -21,7 +20,6 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Session, SessionError};
 use rustix::fs::MemfdFlags;
 
-use super::RunError;
 use super::attach_error::AttachError;
 use super::attached::OpenDisk;
 use super::clock::Clock;
@@ -31,6 +29,7 @@ use super::shares::{SharedTree, Wire, connect_sockets};
 use super::sockets::{Serving, Sockets, by_sockets, pair};
 use super::unpacked::UnpackedTree;
 use super::vmm::Program;
+use super::{RunError, RunFault};
 use crate::JobError;
 use crate::share::QUEUE_SIZE;
 
@@ -129,14 +128,11 @@ impl Guest {
         };
         let result = result.map_err(|error| self.explained(error));
         if !self.end(&process, result.is_ok()) {
-            let seconds = LAST_WRITES.as_secs();
-            failure.tell_fault(format_args!(
-                "QEMU did not end within {seconds} s, and was killed: what it had not written to the guest's disk images is lost"
-            ));
+            failure.tell_fault(RunFault::QemuKilled { waited: LAST_WRITES });
         }
         serving.wait();
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
-            failure.tell_fault(format_args!("{}: the log of the guest's console is incomplete: {error}", shown(path)));
+            failure.tell_fault(RunFault::Console { path: path.clone(), error: Arc::new(error) });
         }
         Attempt { greeted, result }
     }

@@ -10,7 +10,6 @@ use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::Qemu;
 use inarch_vm::session::Report;
 
-use super::RunError;
 use super::attempt::{Attempt, Guest};
 use super::clock::Clock;
 use super::failure::DiskFailure;
@@ -18,8 +17,8 @@ use super::holding::Holding;
 use super::launch::Launch;
 use super::live_disk::LiveDisk;
 use super::observed::Observed;
-use super::report::RunEvent;
 use super::session::{self, Limits};
+use super::{FirstStart, RunError, RunEvent};
 use super::{Job, command, guest};
 use crate::JobError;
 
@@ -145,13 +144,13 @@ fn subject<'a>(guest: &'a Guest, qemu: &'a Qemu) -> Subject<'a> {
 }
 
 /// How a guest under TCG failed before it spoke, if the next one will most likely not.
-fn passing_failure(tried: &Attempt) -> Option<String> {
+fn passing_failure(tried: &Attempt) -> Option<FirstStart> {
     match tried {
         Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
-            Some(format!("the guest did not answer within {} s", waited.as_secs().max(1)))
+            Some(FirstStart::Silent(*waited))
         }
         Attempt { greeted: false, result: Err(JobError::Guest(failure)) } => {
-            failure.crash().map(|signal| format!("QEMU crashed while the guest booted (signal {signal})"))
+            failure.crash().map(|signal| FirstStart::Crashed { signal })
         }
         _ => None,
     }

@@ -21,7 +21,7 @@ use inarch_tree::compare::Lineage;
 use super::failure::DiskFailure;
 use super::live_disk::LiveDisk;
 use super::request::{Mode, Publish, RunCache};
-use super::{CacheUse, RunEvent, RunReport};
+use super::{CacheUse, RunEvent, RunFault, RunReport};
 use crate::JobError;
 use crate::caches::{Change, Newer, Published, Unrelated, push};
 
@@ -101,9 +101,9 @@ pub(super) fn publish(
             match of_disk(cache, disk, words) {
                 Ok(published) => usage.add(published, began.elapsed()),
                 Err(error) => {
-                    let line = format!("cache {}: nothing is published: {error}", cache.place.name);
-                    failure.events().emit(RunEvent::Fault(line));
-                    usage.error = Some(error.to_string());
+                    let (cache, reason) = (cache.place.name.clone(), error.to_string());
+                    usage.error = Some(reason.clone());
+                    failure.tell_fault(RunFault::NotPublished { cache, reason });
                 }
             }
         }
@@ -111,7 +111,8 @@ pub(super) fn publish(
             && usage.error.is_none()
             && let Err(error) = push_new(cache, usage.generation.is_some())
         {
-            failure.tell_fault(format!("cache {}: nothing is pushed: {error}", cache.place.name));
+            let (cache, reason) = (cache.place.name.clone(), error.to_string());
+            failure.tell_fault(RunFault::NotPushed { cache, reason });
         }
         if usage.error.is_none() {
             failure.events().emit(RunEvent::Cache(usage.clone()));

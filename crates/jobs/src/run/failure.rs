@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_lifecycle::Events;
 use inarch_vm::process::Process;
 
-use super::report::RunEvent;
+use super::{RunEvent, RunFault};
 use crate::JobError;
 
 /// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
@@ -28,8 +28,8 @@ impl DiskFailure {
     }
 
     /// Tells that a part of the run failed which the guest can go on without.
-    pub fn tell_fault(&self, fault: impl std::fmt::Display) {
-        self.events.emit(RunEvent::Fault(fault.to_string()));
+    pub fn tell_fault(&self, fault: RunFault) {
+        self.events.emit(RunEvent::Fault(fault));
     }
 
     pub fn set(&self, error: JobError) {

@@ -1,6 +1,7 @@
 //! Finds what a guest boots: kernel, modules and initramfs, and the cache for them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use inarch_lifecycle::state;
 use inarch_lifecycle::trust::{self, Missing, Obstacle, Owner};
@@ -10,7 +11,7 @@ use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
-use super::RunError;
+use super::{RunError, RunFault};
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
@@ -28,14 +29,15 @@ fn kernels() -> Result<Cache, Obstacle> {
     Ok(opened.map_or_else(Cache::none, |directory| Cache::in_open(directory, &home.join("kernels"))))
 }
 
-/// The kernel of a guest of `arch`: the named one, or the best in /boot. If it cannot be kept unpacked, `note` gets the reason.
-pub(crate) fn find_kernel(arch: Arch, named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
+/// The kernel of a guest of `arch`: the named one, or the best in /boot. If it cannot be kept unpacked, `tell` gets the reason.
+pub(crate) fn find_kernel(
+    arch: Arch,
+    named: Option<&Path>,
+    tell: impl FnOnce(RunFault),
+) -> Result<Kernel, KernelError> {
     let cache = kernels().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {
-            note(format!(
-                "no cache, so the guest unpacks its kernel itself: {obstacle}; set XDG_CACHE_HOME to a directory of your own \
-                 (sudo -H sets HOME to root's)"
-            ));
+            tell(RunFault::NoKernelCache(Arc::new(obstacle)));
         }
         Cache::none()
     });

@@ -7,8 +7,8 @@ use inarch_lifecycle::Events;
 use inarch_lifecycle::LifecycleError;
 
 use super::failure::DiskFailure;
-use super::report::{RunEvent, RunReport};
-use super::{RunRequest, run};
+use super::report::RunReport;
+use super::{RunEvent, RunRequest, run};
 use crate::JobError;
 
 /// A run that was started.

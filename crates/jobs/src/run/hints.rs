@@ -1,6 +1,7 @@
-//! Hints for a user whose command failed: names files of this machine that the guest does not have.
+//! [`NotInGuest`]: a hint for a user whose command failed, which names a file of this machine that the guest does not have.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -9,9 +10,30 @@ use inarch_source::KERNEL_TREES;
 
 use super::{Root, RunRequest};
 
-/// Files that a failed command was given, or that it is itself, and that exist on this machine but not in the guest: a
-/// few lines at most. `reason` is why it was not started, if it was not.
-pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<String> {
+/// A file that a failed command was given, or that it is itself, and that exists on this machine but not in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotInGuest {
+    /// The file.
+    pub path: PathBuf,
+    /// The directory above it of which the guest has its own, such as `/tmp`; `None` if the guest's root is another.
+    pub own_directory: Option<PathBuf>,
+    /// The directory that brings it along as a tree; `None` if that would be `/`.
+    pub tree: Option<PathBuf>,
+}
+
+impl fmt::Display for NotInGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is on this machine, and not in the guest: ", shown(&self.path))?;
+        match &self.own_directory {
+            Some(own) => write!(f, "the guest's {} is its own", shown(own))?,
+            None => f.write_str("the guest's root is another")?,
+        }
+        self.tree.as_ref().map_or(Ok(()), |tree| write!(f, "; --tree {} brings it along", shown(tree)))
+    }
+}
+
+/// Which files of this machine a failed command lacked in the guest: a few at most. `reason` is why it was not started, if it was not.
+pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<NotInGuest> {
     const MOST: usize = 3;
     let mut missing: Vec<&Path> = request.command.iter().filter_map(|word| path_in(word)).collect();
     missing.retain(|path| !is_in_guest(path, request));
@@ -26,20 +48,16 @@ pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<Stri
     missing.retain(|path| path.exists());
     missing.sort_unstable();
     missing.dedup();
-    let line = |path: &&Path| {
-        let why = match (&request.root, own_directory(path)) {
-            (Root::Host, Some(own)) => format!("the guest's {} is its own", shown(&own)),
-            _ => "the guest's root is another".to_owned(),
-        };
+    let hint = |path: &&Path| {
         // A directory can be brought along; for a file its parent directory.
         let tree = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-        let option = match tree.parent() {
-            Some(_) => format!("; --tree {} brings it along", shown(tree)),
-            None => String::new(),
-        };
-        format!("{} is on this machine, and not in the guest: {why}{option}", shown(path))
+        NotInGuest {
+            path: path.to_path_buf(),
+            own_directory: own_directory(path).filter(|_| matches!(request.root, Root::Host)),
+            tree: tree.parent().map(|_| tree.to_owned()),
+        }
     };
-    missing.iter().take(MOST).map(line).collect()
+    missing.iter().take(MOST).map(hint).collect()
 }
 
 /// A word that is an absolute path, or the absolute path after a `=`.

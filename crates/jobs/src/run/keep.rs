@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use inarch_block::OverlayError;
 use inarch_kept::room::require;
-use inarch_kept::{Bytes, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
+use inarch_kept::{
+    Bytes, FoldNote, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle,
+};
 use inarch_lifecycle::Events;
 use inarch_lifecycle::shown;
 use inarch_source::Source;
@@ -157,23 +159,19 @@ impl Kept {
 /// How long the servers' threads may take to end after their machine.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Folds a command's writes once its overlays are closed everywhere. Returns notes for the user, a line each. One of
-/// them names overlays that stay in use for longer than `patience`; the run's next use folds those.
+/// Folds a command's writes once its overlays are closed everywhere. Returns what could not be kept, and the overlay that stays in use for
+/// longer than `patience`; the run's next use folds that.
 fn fold_released(
     name: &str,
     patience: Duration,
-    mut fold: impl FnMut() -> Result<Vec<String>, KeptError>,
-) -> Result<Vec<String>, KeptError> {
+    mut fold: impl FnMut() -> Result<Vec<FoldNote>, KeptError>,
+) -> Result<Vec<FoldNote>, KeptError> {
     const INTERVAL: Duration = Duration::from_millis(20);
     let until = Instant::now() + patience;
     loop {
         match fold() {
             Err(KeptError::Overlay(OverlayError::InUse(path))) if Instant::now() >= until => {
-                return Ok(vec![format!(
-                    "{}: is still in use; what the command wrote is kept, and not counted yet: the next inarch diff {name} \
-                     counts it",
-                    shown(&path)
-                )]);
+                return Ok(vec![FoldNote::InUse { overlay: path, run: name.to_owned() }]);
             }
             Err(KeptError::Overlay(OverlayError::InUse(_))) => thread::sleep(INTERVAL),
             folded => return folded,
@@ -214,7 +212,7 @@ fn leave_out(store: &Path, disk: &mut Disk) {
 mod tests {
     use super::*;
 
-    fn in_use() -> Result<Vec<String>, KeptError> {
+    fn in_use() -> Result<Vec<FoldNote>, KeptError> {
         Err(KeptError::Overlay(OverlayError::InUse("0.1.overlay".into())))
     }
 
@@ -223,14 +221,19 @@ mod tests {
         let mut tries = 0;
         let folded = fold_released("x", Duration::from_secs(600), || {
             tries += 1;
-            if tries < 4 { in_use() } else { Ok(vec!["a note".to_owned()]) }
+            if tries < 4 {
+                in_use()
+            } else {
+                Ok(vec![FoldNote::MoreTooDeep { destination: "/".into(), directories: 1 }])
+            }
         });
-        assert_eq!((folded.unwrap(), tries), (vec!["a note".to_owned()], 4));
+        assert!(matches!(folded.unwrap()[..], [FoldNote::MoreTooDeep { .. }]) && tries == 4);
     }
 
     #[test]
     fn an_overlay_that_stays_in_use_is_said() {
-        let lines = fold_released("x", Duration::ZERO, in_use).unwrap();
+        let notes = fold_released("x", Duration::ZERO, in_use).unwrap();
+        let lines: Vec<String> = notes.iter().map(FoldNote::to_string).collect();
         assert!(lines.len() == 1 && lines[0].contains("0.1.overlay: is still in use"), "{lines:?}");
         assert!(lines[0].contains("not counted yet") && lines[0].contains("inarch diff x"), "{lines:?}");
         let failed = fold_released("x", Duration::from_secs(600), || Err(KeptError::Missing("another".into())));

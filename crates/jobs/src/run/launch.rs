@@ -96,21 +96,20 @@ impl Launch {
     /// Sends this to the waiting session.
     pub fn tell(self, is_of_image: bool, waiting: &Sender<Launch>, events: &Events<RunEvent>) {
         if is_of_image {
-            events.emit(RunEvent::Image(self.line()));
+            events.emit(self.event());
         }
         // Nobody receives it if the guest has failed.
         let _ = waiting.send(self);
     }
 
-    /// The command as one line, for people.
-    fn line(&self) -> String {
-        let words = self.command.iter().map(|word| shown(Path::new(word)));
+    /// Says what the image runs.
+    fn event(&self) -> RunEvent {
         let user = match &self.user {
-            Some(User::Name(name)) if name != "0" => shown(Path::new(name)),
+            Some(User::Name(name)) if name != "0" => name.clone(),
             _ => "root".to_owned(),
         };
-        let directory = shown(self.directory.as_deref().unwrap_or(Path::new("/")));
-        format!("{} (in {directory}, as {user})", words.collect::<Vec<_>>().join(" "))
+        let directory = self.directory.clone().unwrap_or_else(|| "/".into());
+        RunEvent::Image { command: self.command.clone(), directory, user }
     }
 
     /// Refuses sizes with which no program can start.

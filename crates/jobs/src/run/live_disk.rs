@@ -13,16 +13,16 @@ use inarch_source::Source;
 use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 
-use super::RunError;
 use super::failure::DiskFailure;
 use super::freshen::freshen;
 use super::holding::{Held, Part};
 use super::sockets::pair;
 use super::trees::Disk;
+use super::{RunError, RunFault};
 use crate::JobError;
 use crate::device::confinement::disk_among_others;
 use crate::device::{DiskReport, Prepared, Watcher, contained, disk_options};
-use crate::notes::notes;
+use crate::notes::DiskNote;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
 /// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside
@@ -108,9 +108,9 @@ impl LiveDisk {
     }
 
     /// What the user should know of the disk after its use.
-    pub fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<DiskNote> {
         let device = self.pending.get().and_then(Result::ok);
-        device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
+        device.map(|device| DiskNote::of(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
     /// Whether it is a disk of this source.
@@ -179,7 +179,7 @@ impl LiveDisk {
             // guest would wait for ever.
             move |event: Event| match event {
                 Event::QueueStopped { .. } => failure.set_ring(lost(&event)),
-                Event::RequestPanicked { .. } => faults.tell_fault(event),
+                Event::RequestPanicked { .. } => faults.tell_fault(RunFault::Server(Arc::new(event))),
                 _ => {}
             }
         };

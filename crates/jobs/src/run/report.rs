@@ -1,123 +1,41 @@
-//! [`RunEvent`] and [`RunReport`]: what a run reports while it runs, and at its end.
+//! [`RunReport`]: what a run reports at its end.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use inarch_lifecycle::{counted, shown};
-use inarch_vm::accel::Accel;
+use inarch_lifecycle::counted;
 use inarch_vm::protocol::CpuTime;
 pub use inarch_vm::session::Outcome;
 use serde::Serialize;
 
-use super::Way;
+use super::NotInGuest;
 use crate::JobError;
 use crate::caches::Published;
 use crate::device::DiskReport;
+use crate::notes::DiskNote;
 use crate::share::{FileReport, OperationReport};
 use crate::trace::TraceReport;
 
 /// The status of a command that ran out of time.
 const TIMED_OUT: u8 = 124;
 
-/// Something that happened in a run. Its text is one line.
+/// What the user should know when a run has ended. Its text is one line.
 #[derive(Clone, Debug)]
-pub enum RunEvent {
-    /// The transport chosen for a `--via auto` tree.
-    Way {
-        /// Where the guest sees the tree.
-        destination: PathBuf,
-        /// How it reaches the guest.
-        way: Way,
-        /// Why this way.
-        reason: &'static str,
-        /// Whether a guest with every driver gets it this way.
-        is_usual: bool,
-    },
-    /// The guest gets a disk image as a disk.
-    Disk {
-        /// The image.
-        image: PathBuf,
-        /// How the disk lies in it: raw, qcow2.
-        format: &'static str,
-        /// Its number among them, from 1: the guest has it as /dev/disk/by-id/virtio-diskNUMBER.
-        number: usize,
-    },
-    /// A note about a tree: what was left out or could not be read.
-    Tree(String),
-    /// Names of a tree that this user cannot read, and that the guest does not have.
-    Unreadable {
-        /// The tree's source, as it was given.
-        source: String,
-        /// How many files.
-        files: u64,
-        /// How many directories.
-        directories: u64,
-    },
-    /// What a container image runs: its words, working directory and user.
-    Image(String),
-    /// The guest has spoken, and runs under this accelerator; `fall_back` says why KVM was not used if the choice was
-    /// open.
-    Acceleration {
-        /// How the guest's instructions run.
-        accel: Accel,
-        /// Why not by KVM.
-        fall_back: Option<String>,
-    },
-    /// The guest has spoken, and runs under User-Mode Linux.
-    Uml,
-    /// The guest is started once more: it was silent for too long, or QEMU crashed before the guest spoke. Says which.
-    StartedAgain(String),
-    /// The guest's agent warns of what the guest lacks.
-    Guest(String),
-    /// Something about the kept run: what could not be kept, or conflicts with the host.
-    Kept(String),
-    /// The run waits for a cache that only one run at a time may have: another run has it now.
-    Waits {
-        /// The cache.
-        name: String,
-        /// Who has it.
-        holder: String,
-    },
-    /// Of what use a cache was, at the run's end.
-    Cache(CacheUse),
-    /// Part of the run failed, and the guest continues.
-    Fault(String),
+pub enum RunNote {
+    /// What the use of a disk showed.
+    Disk(DiskNote),
+    /// Not all of the guest's processes are in the trace.
+    TraceLacksProcesses,
+    /// Not all paths are in the trace: there were more than are remembered.
+    TraceLacksPaths,
 }
 
-impl fmt::Display for RunEvent {
+impl fmt::Display for RunNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RunEvent::Way { destination, way, reason, .. } => {
-                write!(f, "{} goes by {}: {reason}", shown(destination), way.name())
-            }
-            RunEvent::Disk { image, format, number } => write!(
-                f,
-                "{} ({format}) is /dev/disk/by-id/virtio-disk{number} in the guest, $INARCH_DISK_{number}",
-                shown(image)
-            ),
-            RunEvent::Unreadable { source, files, directories } => {
-                let files = counted(*files, "file", "files");
-                let directories = counted(*directories, "directory", "directories");
-                write!(
-                    f,
-                    "{source}: left out what is not readable: {files}, {directories} (inarch plan {source} lists them)"
-                )
-            }
-            RunEvent::Image(words) => write!(f, "the image runs {words}"),
-            RunEvent::Acceleration { accel, fall_back } => {
-                write!(f, "the guest runs under {}", accel.to_string().to_uppercase())?;
-                fall_back.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))
-            }
-            RunEvent::Uml => f.write_str("the guest runs under User-Mode Linux"),
-            RunEvent::StartedAgain(reason) => write!(f, "{reason}; it is started once more"),
-            RunEvent::Waits { name, holder } => {
-                write!(f, "cache {name}: it is locked, and this run waits for {holder}")
-            }
-            RunEvent::Cache(usage) => usage.fmt(f),
-            RunEvent::Tree(line) | RunEvent::Guest(line) | RunEvent::Kept(line) | RunEvent::Fault(line) => {
-                f.write_str(line)
-            }
+            RunNote::Disk(note) => note.fmt(f),
+            RunNote::TraceLacksProcesses => f.write_str("the trace lacks something of the guest's processes"),
+            RunNote::TraceLacksPaths => f.write_str("the trace lacks paths: the guest used more than are remembered"),
         }
     }
 }
@@ -140,9 +58,9 @@ pub struct RunReport {
     /// The trees, in the order in which the guest mounts them.
     pub trees: Vec<TreeReport>,
     /// What the user should know: files that changed, disks that ran full.
-    pub notes: Vec<String>,
+    pub notes: Vec<RunNote>,
     /// What may help where the command failed: files of this machine that the guest does not have.
-    pub hints: Vec<String>,
+    pub hints: Vec<NotInGuest>,
     /// Of what use its caches were.
     pub caches: Vec<CacheUse>,
     /// What the guest did with its trees, if that was to be recorded and the command ended.

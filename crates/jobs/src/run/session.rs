@@ -8,8 +8,8 @@ use inarch_lifecycle::Events;
 use inarch_vm::protocol::{ProcessEvent, SessionRequest};
 use inarch_vm::session::{CatchSignals, Report, Session, SessionError, SessionOptions, Streams};
 
+use super::RunEvent;
 use super::launch::Launch;
-use super::report::RunEvent;
 use super::request::CatchSignalsOfRun;
 
 /// A session's time limits.

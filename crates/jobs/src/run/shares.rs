@@ -21,7 +21,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 use super::failure::DiskFailure;
 use super::sockets::pair;
 use super::traced::TreeTrace;
-use super::{RunError, Way, WireOptions};
+use super::{RunError, RunFault, Way, WireOptions};
 use crate::JobError;
 use crate::share::Share;
 use crate::share::confinement::among_others;
@@ -200,7 +200,7 @@ impl Loss {
         let loss = self.clone();
         move |event: Event| match event {
             Event::QueueStopped { .. } => loss.failure.set_ring(loss.error(&event)),
-            event => loss.failure.tell_fault(event),
+            event => loss.failure.tell_fault(RunFault::Server(Arc::new(event))),
         }
     }
 }

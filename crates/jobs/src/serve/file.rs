@@ -12,7 +12,6 @@ use inarch_lifecycle::LifecycleError;
 use inarch_lifecycle::descriptors;
 use inarch_lifecycle::guard::{Guard, Guarded, remove_empty_file};
 use inarch_lifecycle::mounted::Mounted;
-use inarch_lifecycle::shown;
 use inarch_mount::{FuseAccess, MountError, Unmounted};
 use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::command::shell_word;
@@ -86,10 +85,7 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<ServiceReport, JobError> 
     let unmounted = mounted.end(&mut guard, &point.path, || false);
     let report = making.finish(duty)?;
     if unmounted? == Unmounted::InUse {
-        duty.note(format_args!(
-            "{} was in use: programs that have it open get errors from now on",
-            shown(&point.image())
-        ));
+        duty.events.emit(ServiceEvent::WasInUse { image: point.image() });
     }
     Ok(report)
 }

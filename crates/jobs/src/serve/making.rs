@@ -12,7 +12,7 @@ use super::ServedTree;
 use super::service::{Duty, Introduction, ServiceEvent, ServiceReport};
 use crate::JobError;
 use crate::device::{DiskReport, Prepared, Writes, confinement, contained};
-use crate::notes::notes;
+use crate::notes::DiskNote;
 
 /// A device that a thread makes.
 pub(super) struct Making {
@@ -37,7 +37,7 @@ impl Making {
             });
             match &prepared {
                 Ok(prepared) => {
-                    prepared.notes.iter().for_each(|note| events.emit(ServiceEvent::Note(note.clone())));
+                    prepared.notes.iter().for_each(|note| events.emit(ServiceEvent::Source(note.clone())));
                     outcome.set(Ok(Arc::clone(&prepared.device)));
                 }
                 Err(error) => {
@@ -71,8 +71,8 @@ impl Making {
             return Ok(ServiceReport::default());
         }
         let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;
-        for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
-            duty.note(note);
+        for note in DiskNote::of(&prepared.device, &self.source, prepared.writable_bytes()) {
+            duty.events.emit(ServiceEvent::Disk(note));
         }
         Ok(ServiceReport { disk: Some(DiskReport::of(&prepared.device)) })
     }

@@ -17,7 +17,7 @@ use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::{name_of_place, socket};
 use crate::JobError;
-use crate::share::{Share, confinement, note_on_mount_points};
+use crate::share::{HiddenMountPoints, Share, confinement};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
@@ -78,11 +78,11 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<ServiceReport, JobError>
     drop(share.for_many(cover.as_ref())?);
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
-    let mount_points = note_on_mount_points(&share.directory, share.submounts);
+    let hidden = HiddenMountPoints::of(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     let file_system = share.for_many(cover.as_ref())?;
     duty.is_ready((usage + &confined).into());
-    mount_points.iter().for_each(|note| duty.note(note));
+    hidden.into_iter().for_each(|points| duty.events.emit(ServiceEvent::Hidden(points)));
     let options = NinepOptions { msize: request.msize, copies_up: cover.is_some(), ..NinepOptions::default() };
     let server =
         NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(on_fault(&duty.events));

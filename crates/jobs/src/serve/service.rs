@@ -1,22 +1,35 @@
 //! [`Service`]: a started server; its starter stops it and waits for it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::Device;
 use inarch_lifecycle::Events;
 use inarch_lifecycle::confinement::{Confinement, Sandbox, Work};
-use inarch_lifecycle::running::{self, Notes, Running};
+use inarch_lifecycle::running::{self, Running};
+use inarch_lifecycle::shown;
 use inarch_server::{Pending, StopHandle};
 
 use crate::JobError;
 use crate::device::DiskReport;
+use crate::notes::DiskNote;
+use crate::share::HiddenMountPoints;
 
 /// Something that happened while a server ran. Its text is one line.
 #[derive(Clone, Debug)]
 pub enum ServiceEvent {
-    /// What the user should know of the tree: what was left out, which files changed meanwhile.
-    Note(String),
+    /// What the source lacks, in its reader's words.
+    Source(String),
+    /// Mount points in the shared directory are shown empty.
+    Hidden(HiddenMountPoints),
+    /// The file that showed a disk was in use when its mount ended.
+    WasInUse {
+        /// The file.
+        image: PathBuf,
+    },
+    /// What the use of a disk showed, at its end: files that changed, writes that found no room.
+    Disk(DiskNote),
     /// A request or a connection failed, and the server continues.
     Fault(String),
 }
@@ -24,7 +37,12 @@ pub enum ServiceEvent {
 impl fmt::Display for ServiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServiceEvent::Note(line) | ServiceEvent::Fault(line) => f.write_str(line),
+            ServiceEvent::Source(line) | ServiceEvent::Fault(line) => f.write_str(line),
+            ServiceEvent::Hidden(points) => points.fmt(f),
+            ServiceEvent::WasInUse { image } => {
+                write!(f, "{} was in use: programs that have it open get errors from now on", shown(image))
+            }
+            ServiceEvent::Disk(note) => note.fmt(f),
         }
     }
 }
@@ -66,12 +84,6 @@ impl fmt::Debug for Introduction {
 
 /// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served.
 pub(super) type Duty = running::Duty<Introduction, ServiceEvent>;
-
-impl Notes for ServiceEvent {
-    fn note(line: String) -> ServiceEvent {
-        ServiceEvent::Note(line)
-    }
-}
 
 /// What a server calls with each failure that does not end it.
 pub(super) fn on_fault<F: fmt::Display>(events: &Events<ServiceEvent>) -> impl Fn(F) + Send + Sync + 'static + use<F> {

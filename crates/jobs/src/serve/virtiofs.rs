@@ -8,7 +8,7 @@ use inarch_vhost::fs::Tag;
 use super::service::{Duty, Service, ServiceEvent, ServiceReport, on_fault};
 use super::socket::{self, ListenAt};
 use crate::JobError;
-use crate::share::{Changes, Share, confinement, default_queues, note_on_mount_points};
+use crate::share::{Changes, HiddenMountPoints, Share, confinement, default_queues};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -72,10 +72,10 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<ServiceReport, JobErr
     let server = server.on_event(on_fault(&duty.events));
     let (listener, mut guard) = request.listen.listen()?;
     let usage = usage(request)?;
-    let mount_points = note_on_mount_points(&share.directory, share.submounts);
+    let hidden = HiddenMountPoints::of(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     duty.is_ready((usage + &confined).into());
-    mount_points.iter().for_each(|note| duty.note(note));
+    hidden.into_iter().for_each(|points| duty.events.emit(ServiceEvent::Hidden(points)));
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     if let Some(guard) = &mut guard {

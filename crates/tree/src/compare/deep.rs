@@ -12,7 +12,7 @@ use crate::{FileType, InodeId, Tree};
 pub(super) const USUAL_PATH: usize = 512;
 
 /// Directories are nested so deeply that the paths of what differs do not fit in memory.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "directories are nested {levels} levels deep at '{}', and too much differs there to be listed",
     String::from_utf8_lossy(.top).escape_debug()

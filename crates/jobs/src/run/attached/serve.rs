@@ -24,9 +24,9 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use super::{AttachError, OpenDisk, OpenImage, Purpose};
 use crate::JobError;
-use crate::run::RunError;
 use crate::run::failure::DiskFailure;
 use crate::run::sockets::{Sockets, pair};
+use crate::run::{RunError, RunFault};
 
 /// The byte that a process locks for reading if it has permission 0, and the byte that it locks if it shares that permission with no
 /// other process.
@@ -95,7 +95,7 @@ impl OpenDisk {
             // The guest sees a failed request; the user is told why it failed. For a stopped queue the guest would wait for ever.
             move |event: Event| match event {
                 Event::QueueStopped { .. } => failure.set_ring(lost(&event)),
-                event => faults.tell_fault(event),
+                event => faults.tell_fault(RunFault::Server(Arc::new(event))),
             }
         };
         let server = BlkServer::new(Arc::new(Pending::ready(Arc::new(disk))), options).on_event(on_event);

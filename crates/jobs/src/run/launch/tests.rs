@@ -168,8 +168,8 @@ fn what_no_program_can_be_started_with_is_refused() {
 #[test]
 fn the_line_for_people_has_nothing_for_their_terminal() {
     let config = ImageConfig { user: "a\u{1b}".into(), working_directory: "/w\n".into(), ..Default::default() };
-    let line = with(config).unwrap().line();
-    assert_eq!(line, "x (in /w\\n, as a\\u{1b})");
+    let line = with(config).unwrap().event().to_string();
+    assert_eq!(line, "the image runs x (in /w\\n, as a\\u{1b})");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_root_that_is_not_open_is_waited_for_as_long_as_the_start_may_take() {
     let known = with(config()).unwrap();
     let (events, told) = channel();
     known.clone().tell(true, &sender, &Events::new(move |event| drop(events.send(event))));
-    assert!(matches!(told.recv(), Ok(RunEvent::Image(_))));
+    assert!(matches!(told.recv(), Ok(RunEvent::Image { .. })));
     let (launch, left) = limits(Some(Duration::MAX)).wait_for(&receiver).unwrap();
     assert!(launch == known && left.start.is_some_and(|left| left > Duration::ZERO) && left.command.is_none());
     drop(sender);
