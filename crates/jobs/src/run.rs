@@ -78,13 +78,14 @@ pub use error::RunError;
 pub use event::{FirstStart, RunEvent, RunFault};
 use failure::DiskFailure;
 pub use handle::{RunHandle, RunStopper, start};
-pub use hints::NotInGuest;
 use keep::Kept;
 pub use keep::kept_words;
 use launch::Launch;
 use live_disk::LiveDisk;
 pub use project_file::{PROJECT_FILE, ProjectFile, ProjectFileError, Setting};
-pub use report::{CacheUse, CpuSeconds, Moments, Outcome, Phases, RestSeconds, RunNote, RunReport, Step, TreeReport};
+pub use report::{
+    CacheUse, CpuSeconds, Moments, NotInGuest, Outcome, Phases, RestSeconds, RunNote, RunReport, Step, TreeReport,
+};
 pub use request::{CatchSignalsOfRun, Keep, Mode, Publish, Root, RunCache, RunRequest, TreeMount, Vmm};
 use shares::Wire;
 use traced::RunTrace;

@@ -1,36 +1,13 @@
-//! [`NotInGuest`]: a hint for a user whose command failed, which names a file of this machine that the guest does not have.
+//! Hints for a user whose command failed: [`NotInGuest`] names a file of this machine that the guest does not have.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use inarch_lifecycle::shown;
 use inarch_source::KERNEL_TREES;
 
-use super::{Root, RunRequest};
-
-/// A file that a failed command was given, or that it is itself, and that exists on this machine but not in the guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotInGuest {
-    /// The file.
-    pub path: PathBuf,
-    /// The directory above it of which the guest has its own, such as `/tmp`; `None` if the guest's root is another.
-    pub own_directory: Option<PathBuf>,
-    /// The directory that brings it along as a tree; `None` if that would be `/`.
-    pub tree: Option<PathBuf>,
-}
-
-impl fmt::Display for NotInGuest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is on this machine, and not in the guest: ", shown(&self.path))?;
-        match &self.own_directory {
-            Some(own) => write!(f, "the guest's {} is its own", shown(own))?,
-            None => f.write_str("the guest's root is another")?,
-        }
-        self.tree.as_ref().map_or(Ok(()), |tree| write!(f, "; --tree {} brings it along", shown(tree)))
-    }
-}
+use super::report::NotInGuest;
+use super::request::{Root, RunRequest};
 
 /// Which files of this machine a failed command lacked in the guest: a few at most. `reason` is why it was not started, if it was not.
 pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<NotInGuest> {

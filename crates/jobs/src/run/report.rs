@@ -1,14 +1,14 @@
 //! [`RunReport`]: what a run reports at its end.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use inarch_lifecycle::counted;
+use inarch_lifecycle::{counted, shown};
 use inarch_vm::protocol::CpuTime;
 pub use inarch_vm::session::Outcome;
 use serde::Serialize;
 
-use super::NotInGuest;
 use crate::JobError;
 use crate::caches::Published;
 use crate::device::DiskReport;
@@ -115,6 +115,28 @@ impl RunReport {
             Ok(Outcome::Failed { status, .. }) | Err(JobError::Command { status, .. }) => Some(*status),
             Ok(Outcome::GuestDied) | Err(_) => None,
         }
+    }
+}
+
+/// A file that a failed command was given, or that it is itself, and that exists on this machine but not in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotInGuest {
+    /// The file.
+    pub path: PathBuf,
+    /// The directory above it of which the guest has its own, such as `/tmp`; `None` if the guest's root is another.
+    pub own_directory: Option<PathBuf>,
+    /// The directory that brings it along as a tree; `None` if that would be `/`.
+    pub tree: Option<PathBuf>,
+}
+
+impl fmt::Display for NotInGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is on this machine, and not in the guest: ", shown(&self.path))?;
+        match &self.own_directory {
+            Some(own) => write!(f, "the guest's {} is its own", shown(own))?,
+            None => f.write_str("the guest's root is another")?,
+        }
+        self.tree.as_ref().map_or(Ok(()), |tree| write!(f, "; --tree {} brings it along", shown(tree)))
     }
 }
 
