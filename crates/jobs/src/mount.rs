@@ -283,6 +283,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
         because,
         request: request.clone(),
         source,
+        writes: request.writes.absolute(),
         confined,
         hidden,
     });

@@ -26,6 +26,8 @@ pub struct MountReport {
     pub request: MountRequest,
     /// The source as an absolute path without symbolic links.
     pub source: PathBuf,
+    /// What becomes of writes, with absolute paths.
+    pub writes: MountWrites,
     /// The line that says how the server is confined, with its line break; empty if the kernel serves the mount.
     pub confined: String,
     /// A mount point in the tree that is shown as an empty directory.
@@ -40,7 +42,7 @@ impl MountReport {
 
     /// The same with absolute paths, for readers in other directories.
     pub fn absolute_line(&self) -> String {
-        self.introduction(&shown(&self.source), &self.request.writes.absolute())
+        self.introduction(&shown(&self.source), &self.writes)
     }
 
     fn introduction(&self, source: &dyn Display, writes: &MountWrites) -> String {
