@@ -31,6 +31,7 @@ use inarch_jobs::source::{DiskFile, DiskNeeds, ImageFormat, Source, SourceError,
 use serde_json::{Value, json};
 
 pub use change::mode;
+pub use files::with_options_of_find;
 
 use crate::columns::columns;
 use crate::disk_options::{DiskOptions, FormatOption};

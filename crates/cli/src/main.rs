@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         return finish(Err(error));
     }
     signals::survive_size_limit();
-    let words: Vec<_> = std::env::args_os().collect();
+    let words = disk::with_options_of_find(std::env::args_os().collect());
     if words.first().is_some_and(|program| virtiofsd::is_meant(program)) {
         return virtiofsd::run(&words).map_or_else(|error| refuse(&error), finish);
     }

@@ -26,9 +26,9 @@ use crate::output::{answer, complain};
 use crate::signals::NotedSignals;
 use crate::size;
 
-/// Copies a file or a directory of this machine into an image.
+/// Copies files and directories of this machine into an image: several of them into a directory.
 pub fn copy(
-    from: &Path,
+    files: &[&Path],
     to: &OsStr,
     format: Option<ImageFormat>,
     with: &[PathBuf],
@@ -41,20 +41,22 @@ pub fn copy(
         shown(Path::new(to)).trim_end_matches(':')
     );
     // What cannot be read is known before a machine is started for it.
-    from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
+    for from in files {
+        from.symlink_metadata().map_err(|error| anyhow::anyhow!("{}: {error}", shown(from)))?;
+    }
     let image = AttachedDisk { path: target.image.clone(), read_only: false, format, sector: None, seen: None };
     let request =
         ApplianceRequest { image, with: with.to_vec(), isolation, ..ApplianceRequest::new(target.image, target.which) };
     let mut appliance = Appliance::open(&request, Events::new(tell))?;
     let signals = NotedSignals::catch();
-    let copied = copy_with(&mut appliance, from, target.path, &|| signals.check());
+    let copied = copy_with(&mut appliance, files, &target.path, &|| signals.check());
     // The file systems are unmounted in any case, so that what has arrived is there without a repair.
     if let Err(ApplianceError::Input(_)) = copied {
         appliance.close()?;
         let image = shown(&request.image.path);
         complain(format_args!(
             "interrupted: some of {} is not in {image}; the files that are there are whole",
-            shown(from)
+            files.iter().map(|from| shown(from)).collect::<Vec<_>>().join(", ")
         ));
         signals.end_as_they_would();
         return Ok(ExitCode::FAILURE);
@@ -75,28 +77,36 @@ pub struct Copied {
     pub failed: bool,
 }
 
-/// Copies a file or a directory of this machine to `place`, or into it if that is a directory: permissions, times of the last change, hard
-/// links, extended attributes, and as root owners. What cannot be copied is reported.
+/// Copies files and directories of this machine to `place`, or into it if that is a directory, as it must be for several: permissions, times
+/// of the last change, hard links, extended attributes, and as root owners. What cannot be copied is reported.
 ///
 /// # Errors
 /// The appliance failed; or `goes_on` is an error, which is [`ApplianceError::Input`].
 pub fn copy_with(
     appliance: &mut Appliance,
-    from: &Path,
-    mut place: PathBuf,
+    files: &[&Path],
+    place: &Path,
     goes_on: &GoesOn<'_>,
 ) -> Result<Copied, ApplianceError> {
-    match (appliance.is_directory(&place)?, from.file_name()) {
-        (true, Some(name)) => place.push(name),
-        (false, _) if place.as_os_str().as_bytes().ends_with(b"/") && !is_directory(from) => {
-            return Err(PathError::new(&place, "is no place for a file", Errno::NOTDIR).into());
-        }
-        _ => {}
+    let is_into = appliance.is_directory(place)?;
+    if files.len() > 1 && !is_into {
+        return Err(PathError::new(place, "is no directory of the image, as several files need", Errno::NOTDIR).into());
     }
+    let targets = files.iter().map(|from| match (is_into, from.file_name()) {
+        (true, Some(name)) => Ok((*from, place.join(name))),
+        (false, _) if place.as_os_str().as_bytes().ends_with(b"/") && !is_directory(from) => {
+            Err(PathError::new(place, "is no place for a file", Errno::NOTDIR))
+        }
+        _ => Ok((*from, place.to_owned())),
+    });
+    let targets = targets.collect::<Result<Vec<_>, _>>()?;
     appliance.begin_copy()?;
     let mut copying = Copying { appliance, goes_on, links: HashMap::new(), files: 0, bytes: 0, failed: false };
-    copying.copy(Source { directory: CWD, name: from.as_os_str(), path: from }, &place)?;
+    for (from, to) in targets {
+        copying.copy(Source { directory: CWD, name: from.as_os_str(), path: from }, &to)?;
+    }
     let Copying { files, bytes, failed, .. } = copying;
+    appliance.sync()?;
     Ok(Copied { files, bytes, failed })
 }
 

@@ -106,7 +106,9 @@ impl ImageArguments {
 #[command(after_help = "\
 Examples:
   inarch disk ls -l guest.img /etc
-  inarch disk ls guest.qcow2:LABEL=home")]
+  inarch disk ls guest.qcow2:LABEL=home
+  inarch disk find -l guest.img /etc            everything below a directory")]
+#[command(disable_help_flag = true)]
 pub struct LsArguments {
     #[command(flatten)]
     image: ImageArguments,
@@ -119,9 +121,21 @@ pub struct LsArguments {
     #[arg(short)]
     long: bool,
 
+    /// Print sizes with units
+    #[arg(short = 'h', requires = "long", conflicts_with = "json")]
+    units: bool,
+
+    /// Show names that begin with a dot, too; the default, accepted out of habit
+    #[arg(short)]
+    all: bool,
+
     /// Print JSON, an object on each line
     #[arg(long)]
     json: bool,
+
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// Options of `inarch disk cat`.
@@ -225,6 +239,7 @@ Examples:
   inarch disk cp guest.img /etc/fstab .
   inarch disk cp guest.qcow2:LABEL=home /user ./user-of-guest
   inarch disk cp guest.img:/etc/fstab .         the same in the manner of docker cp
+  inarch disk cp guest.img /etc/fstab /home/user copies/
   inarch disk cp site.conf guest.img:/etc       into the image
 
 A directory is copied with everything in it: permissions, times, hard links, holes and extended attributes, and as root owners. Device files are copied \
@@ -233,11 +248,10 @@ pub struct CpArguments {
     #[command(flatten)]
     image: ImageArguments,
 
-    /// The file or directory in the image; or, after a FILE of this machine, where it goes: IMAGE:/PATH
-    path: PathBuf,
-
-    /// Where it goes: a directory, or a new name
-    to: Option<PathBuf>,
+    /// Files and directories in the image, and at the end where they go: a directory, or for one of them a new name. After
+    /// FILEs of this machine: IMAGE:/PATH, where they go
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
 
     /// What stands between an image that is copied into and this machine: a process, or a virtual machine
     #[arg(long, value_name = "auto|process|vm", default_value = "auto", hide_possible_values = true, value_parser = isolation())]
@@ -284,7 +298,10 @@ pub fn ls(arguments: &LsArguments) -> anyhow::Result<ExitCode> {
         is_first = false;
         match (arguments.json, arguments.long) {
             (true, _) => answer(entries.iter().map(|entry| as_json(entry).to_string() + "\n").collect::<String>())?,
-            (false, true) => answer(columns(&entries.iter().map(long).collect::<Vec<_>>(), &LONG_RIGHT))?,
+            (false, true) => {
+                let lines = entries.iter().map(|entry| line_of(entry, arguments.units));
+                answer(columns(&lines.collect::<Vec<_>>(), &LONG_RIGHT))?;
+            }
             (false, false) => answer(entries.iter().map(|entry| text(&entry.path) + "\n").collect::<String>())?,
         }
     }
@@ -320,6 +337,19 @@ pub fn cat(mut arguments: CatArguments) -> anyhow::Result<ExitCode> {
     }
     arguments.image.explain(&guest, status);
     Ok(status)
+}
+
+/// The words of a command line, with the options of find(1) as `inarch disk find` has them: `-name` is `--name`.
+pub fn with_options_of_find(mut words: Vec<OsString>) -> Vec<OsString> {
+    const SAME: [&str; 3] = ["-name", "-type", "-print0"];
+    if let Some(place) = words.windows(2).position(|two| two[0] == "disk" && two[1] == "find") {
+        for word in words[place + 2..].iter_mut().take_while(|word| *word != "--") {
+            if let Some(option) = SAME.iter().find(|option| *word == **option) {
+                *word = format!("-{option}").into();
+            }
+        }
+    }
+    words
 }
 
 /// `inarch disk find`.
@@ -389,58 +419,70 @@ pub fn stat(mut arguments: StatArguments) -> anyhow::Result<ExitCode> {
 
 /// `inarch disk cp`.
 pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
-    let is_in_image = |word: Option<&OsStr>| word.is_some_and(|word| split_path(word).is_some());
-    let (image, path, to) = (&*arguments.image.image, arguments.path.as_os_str(), arguments.to.as_deref());
-    if is_in_image(to.map(Path::as_os_str)) || (to.is_none() && is_in_image(Some(image)) && is_in_image(Some(path))) {
-        anyhow::bail!(
-            "{}: cp copies one file or directory, from an image to this machine or the other way; from image to image it takes two steps",
-            shown(to.unwrap_or(&arguments.path))
-        );
-    }
-    let to = match (arguments.to.take(), split_path(&arguments.image.image)) {
-        (Some(to), _) => to,
-        // As with `docker cp`: IMAGE:/PATH TO.
-        (None, Some((image, path))) if split_path(arguments.path.as_os_str()).is_none() => {
-            arguments.image.image = image;
-            std::mem::replace(&mut arguments.path, path)
-        }
-        (None, _) => {
-            let CpArguments { image, path, isolate, .. } = &arguments;
-            if split_path(path.as_os_str()).is_none() {
-                let (from, path) = (shown(Path::new(&image.image)), shown(path));
-                anyhow::bail!(
-                    "one place is missing: 'inarch disk cp {from} {path} TO' copies out of {from}, 'inarch disk cp {from} {path}:/PATH' into {path}"
-                );
-            }
-            return super::copy_in::copy(
-                Path::new(&image.image),
-                path.as_os_str(),
-                image.format.format,
-                &image.disk.with,
-                *isolate,
+    let is_in_image = |word: &OsStr| split_path(word).is_some();
+    let Some(to) = arguments.paths.pop() else { anyhow::bail!("one place is missing") };
+    let (first, mut paths) = (&*arguments.image.image, std::mem::take(&mut arguments.paths));
+    if is_in_image(to.as_os_str()) {
+        let files: Vec<_> = std::iter::once(first).chain(paths.iter().map(|path| path.as_os_str())).collect();
+        // Of several files the first may be an image that is meant to be copied out of: the others lie in it then, not here.
+        let lies_in = |guest: &Guest| paths.iter().any(|path| path.is_absolute() && guest.stat(path).is_ok());
+        let is_from_image = files.iter().any(|file| is_in_image(file))
+            || (paths.iter().any(|path| path.is_absolute())
+                && arguments.image.open().is_ok_and(|guest| lies_in(&guest)));
+        if is_from_image {
+            anyhow::bail!(
+                "{}: cp copies from an image to this machine or the other way; from image to image it takes two steps",
+                shown(&to)
             );
         }
-    };
+        let files: Vec<_> = files.into_iter().map(Path::new).collect();
+        let CpArguments { image, isolate, .. } = &arguments;
+        return super::copy_in::copy(&files, to.as_os_str(), image.format.format, &image.disk.with, *isolate);
+    }
+    if paths.is_empty() {
+        // As with `docker cp`: IMAGE:/PATH TO.
+        let Some((image, path)) = split_path(first) else {
+            let (from, path) = (shown(Path::new(first)), shown(&to));
+            anyhow::bail!(
+                "one place is missing: 'inarch disk cp {from} {path} TO' copies out of {from}, 'inarch disk cp {from} {path}:/PATH' into {path}"
+            );
+        };
+        arguments.image.image = image;
+        paths.push(path);
+    }
     if to == Path::new("-") {
-        let (image, path) = (shown(Path::new(&arguments.image.image)), shown(&arguments.path));
+        let (image, path) = (shown(Path::new(&arguments.image.image)), shown(&paths[0]));
         anyhow::bail!(
             "cp writes files: 'inarch disk cat {image} {path}' prints a file, 'inarch disk tar-out {image} {path} -' writes a \
              directory as an archive; ./- names a file"
         );
     }
-    let report = match arguments.image.open_all()?.copy_out(&arguments.path, &to) {
-        Ok(report) => report,
-        Err(error) => return missing(error),
-    };
-    let mut status = ExitCode::SUCCESS;
-    for line in &report.lost {
-        status = lost(line);
+    anyhow::ensure!(
+        paths.len() == 1 || to.is_dir(),
+        "{}: there is no such directory, as several files need",
+        shown(&to)
+    );
+    let guest = arguments.image.open_all()?;
+    let (mut files, mut bytes, mut status) = (0, 0, ExitCode::SUCCESS);
+    for path in &paths {
+        let report = match guest.copy_out(path, &to) {
+            Ok(report) => report,
+            Err(error) => {
+                status = missing(error)?;
+                continue;
+            }
+        };
+        for line in &report.lost {
+            status = lost(line);
+        }
+        if report.more > 0 {
+            complain(format_args!("{} more lines like these", report.more));
+        }
+        (files, bytes) = (files + report.files, bytes + report.bytes);
     }
-    if report.more > 0 {
-        complain(format_args!("{} more lines like these", report.more));
+    if files > 0 {
+        answer(format!("{}, {} of content\n", counted(files, "file", "files"), size::show(bytes)))?;
     }
-    let files = counted(report.files, "file", "files");
-    answer(format!("{files}, {} of content\n", size::show(report.bytes)))?;
     Ok(status)
 }
 
@@ -490,9 +532,18 @@ pub const LONG_RIGHT: [usize; 4] = [1, 2, 3, 4];
 
 /// As `ls -ln --time-style=iso` has it.
 pub fn long(entry: &Entry) -> Vec<String> {
+    line_of(entry, false)
+}
+
+/// The same, the size with its unit if that is wanted.
+fn line_of(entry: &Entry, units: bool) -> Vec<String> {
     let attributes = &entry.attributes;
     let (major, minor) = attributes.device;
-    let size = if is_device(attributes) { format!("{major}, {minor}") } else { attributes.size.to_string() };
+    let size = match (is_device(attributes), units) {
+        (true, _) => format!("{major}, {minor}"),
+        (false, true) => size::show(attributes.size),
+        (false, false) => attributes.size.to_string(),
+    };
     let target = entry.target.as_ref().map_or_else(String::new, |target| format!(" -> {}", text(target)));
     vec![
         permissions(attributes.mode),

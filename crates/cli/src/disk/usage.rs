@@ -21,6 +21,7 @@ use crate::size;
 Examples:
   inarch disk df guest.qcow2
   inarch disk df --json guest.img | jq '.[].available'")]
+#[command(disable_help_flag = true)]
 pub struct DfArguments {
     /// The image
     #[arg(value_name = "IMAGE[:VOLUME]", help = DISK_HELP)]
@@ -33,9 +34,17 @@ pub struct DfArguments {
     #[command(flatten)]
     disk: DiskOptions,
 
+    /// Print sizes with units; the default, accepted out of habit
+    #[arg(short = 'h', conflicts_with = "json")]
+    units: bool,
+
     /// Print JSON: numbers in bytes
     #[arg(long)]
     json: bool,
+
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// `inarch disk df`.

@@ -124,6 +124,14 @@ fn a_file_is_replaced_and_keeps_what_it_was() {
     let told = checked(dir, "stat /links/ping");
     assert!(told.contains("user.own (3) = \"own\"") && !told.contains("capability"), "{told}");
     assert_one_line(&sh(dir, "i disk cp ping guest.img:/links/none/"), &["/links/none/", "no place for a file"]);
+    // Several go into a directory, and none of them takes the place of another.
+    let several = sh(dir, "mkdir -p two; echo two > two/ping; i disk cp ping tree two/ping guest.img:/srv2");
+    assert_status(&several, 1);
+    assert!(stderr(&several).contains("two/ping: "), "{}", stderr(&several));
+    assert_eq!(checked(dir, "cat /srv2/ping"), "new\n");
+    assert_eq!(checked(dir, "cat /srv2/tree/below/file"), "deep\n");
+    assert_one_line(&sh(dir, "i disk cp ping tree guest.img:/srv2/new"), &["/srv2/new", "several files"]);
+    assert_one_line(&sh(dir, "i disk cp guest.img /etc/fstab guest.img:/srv2"), &["from image to image", "two steps"]);
     assert_eq!(checked(dir, "cat /links/tree/again"), "deep\n");
     let told = checked(dir, "stat /links/tree/again");
     for part in ["Links: 2", "mtime: 0x3b9aca00:77359400", "user.note (4) = \"kept\""] {

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::support::listing::{assert_same, listing};
 use crate::support::mounted::{Server, unmount};
 use crate::support::{
-    INARCH, LONG, LVM, assert_one_line, assert_one_line_and, assert_status, host, inarch, scratch, stderr, stdout,
-    within,
+    INARCH, LONG, LVM, any_machine, assert_one_line, assert_one_line_and, assert_status, host, inarch, scratch, stderr,
+    stdout, within,
 };
 
 /// Makes `guest.img`: a GPT disk with a root (ext4, 64 MiB) and a home (ext4, 16 MiB, LABEL=home), from the directories `root` and `home`.
@@ -83,6 +83,9 @@ fn as_the_guest_has_it() {
     let paths: Vec<Value> = stdout(&several).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(paths.iter().map(|entry| &entry["path"]).collect::<Vec<_>>(), ["home/user", "home/user/notes"]);
     assert_eq!(said(&["cat", image, "dir/link", "/home/user/notes"]), "Hello\nof the user");
+    assert!(
+        lines(&["ls", "-lah", image, "dir"]).iter().any(|line| line.contains("3.0 MiB") && line.ends_with("sparse"))
+    );
     assert_eq!(said(&["cat", &volume("LABEL=home:/user/notes")]), "of the user");
     assert!(lines(&["stat", &volume("/etc/motd")])[0].ends_with("/etc/motd"));
     assert_one_line(&inarch(["disk", "cat", image]), &["no file is named", "PATH"]);
@@ -100,6 +103,11 @@ fn as_the_guest_has_it() {
     found.sort_unstable();
     assert_eq!(found, expected);
     assert_eq!(lines(&["find", image, "--type", "f", "--name", "n*"]), ["/dir/none", "/home/user/notes"]);
+    assert_eq!(
+        lines(&["find", image, "-type", "f", "-name", "n*"]),
+        ["/dir/none", "/home/user/notes"],
+        "as of find(1)"
+    );
     assert_eq!(lines(&["find", image, "dir", "--size-above", "1M"]), ["dir/below/again", "dir/large", "dir/sparse"]);
 
     let stat: Value = serde_json::from_str(&said(&["stat", "--json", image, "dir/large"])).unwrap();
@@ -143,6 +151,43 @@ fn as_the_guest_has_it() {
     }
     let after = (fs::read(image).unwrap(), Path::new(image).metadata().unwrap().mtime());
     assert!(before == after, "the image was changed");
+}
+
+/// A whole guest is a root: its volumes are where its fstab has them, and what a command writes reaches none of them.
+#[test]
+fn and_a_command_has_it_as_its_root() {
+    let dir = scratch();
+    let files = "mkdir -p root/bin root/etc root/home root/srv home/user; cp /bin/busybox root/bin
+        for tool in sh cat; do ln -s busybox root/bin/$tool; done; echo ID=guest > root/etc/os-release; echo notes > home/user/notes";
+    host("sh", &["-ec", &format!("{files}\n{DISK}; qemu-img convert -O qcow2 guest.img guest.qcow2")], dir.path());
+    let image = dir.path().join("guest.qcow2");
+    let before = fs::read(&image).unwrap();
+    let script = "cat /etc/os-release /home/user/notes; echo new > /home/user/notes; echo new > /etc/new; cat /home/user/notes /etc/new";
+    let mut run = Command::new(INARCH);
+    run.args(["run", "-q", any_machine(), "--no-project", "--root", "guest.qcow2", "sh", "-c", script]);
+    let output = run.current_dir(dir.path()).output().unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "ID=guest\nnotes\nnew\nnew\n");
+    assert!(fs::read(&image).unwrap() == before, "the image was changed");
+}
+
+/// Files by which systems are known, and which say nothing of themselves.
+#[test]
+fn and_empty_files_are_no_more_than_that() {
+    let dir = scratch();
+    let of_linux =
+        "etc/os-release etc/fstab etc/crypttab etc/hostname etc/debian_version var/lib/dpkg/status lib/apk/db/installed
+        var/lib/pacman/local/x-1/desc var/lib/rpm/rpmdb.sqlite usr/bin/bash";
+    let of_windows = "Windows/System32/config/SOFTWARE Windows/System32/config/SYSTEM Windows/System32/ntoskrnl.exe";
+    for (files, system) in [(of_linux, "linux"), (of_windows, "windows")] {
+        let script = "rm -rf root; for file; do mkdir -p root/$(dirname $file); : > root/$file; done; /sbin/mke2fs -q -F -t ext4 -d root img 8M";
+        let words = ["-ec", script, "sh"].into_iter().chain(files.split_whitespace());
+        host("sh", &words.collect::<Vec<_>>(), dir.path());
+        let image = dir.path().join("img");
+        let found: Value = serde_json::from_str(&said(&["inspect", "--json", image.to_str().unwrap()])).unwrap();
+        assert_eq!(found[0]["kind"], system, "{found:#}");
+        assert_eq!(found[0]["version"], Value::Null);
+    }
 }
 
 /// An fstab names logical volumes in two ways, and others by what blkid says of them.
@@ -257,6 +302,13 @@ fn and_copied_with_all_attributes() {
         assert_one_line_and(&output, status, parts);
     }
     assert_eq!(fs::read_dir(at("into")).unwrap().count(), 1, "nothing half-made is left");
+
+    let several =
+        |to: &str| inarch(["disk", "cp", &format!("{image}:1"), "etc/motd", "nothing", "dir/below", &text(at(to))]);
+    assert_one_line(&several("none"), &["none", "no such directory"]);
+    assert_one_line_and(&several("into"), 1, &["nothing", "no such file"]);
+    assert_eq!(fs::read(at("into/motd")).unwrap(), b"Hello\n");
+    assert_eq!(fs::read(at("into/below/again")).unwrap(), fs::read(at("root/dir/large")).unwrap());
 }
 
 #[test]

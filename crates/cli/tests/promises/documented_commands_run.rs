@@ -89,8 +89,14 @@ const GUESTLESS: [&str; 2] = [" --host ", " --dry-run "];
 const BEFORE: &[(&str, &str)] = &[
     ("inarch image cache:npm", "inarch cache warm npm ~/.m2/repository"),
     ("inarch disk cp root.sqsh / rootfs", "rm -r rootfs"),
+    ("inarch disk cp guest.img /etc/fstab /home/user copies/", "mkdir copies"),
+    ("inarch disk cp site.conf robots.txt", "touch robots.txt"),
     ("inarch umount /mnt", "inarch mount -b src /mnt"),
     ("inarch disk resize guest.qcow2", "mke2fs -q -F one.img 20M; qemu-img convert -O qcow2 one.img guest.qcow2"),
+    (
+        "inarch disk ls overlay.qcow2",
+        "cp guest.qcow2 base.qcow2; qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 overlay.qcow2",
+    ),
     ("inarch disk create guest.img", "rm guest.img"),
     ("inarch disk partition guest.img", "rm guest.img; truncate -s 30G guest.img"),
     (

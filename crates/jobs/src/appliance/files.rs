@@ -229,7 +229,8 @@ impl Appliance {
         self.ask(&Ask::MakeDirectory { path: bytes(path), parents: true, mode: None, copied: true }).map(drop)
     }
 
-    /// Begins a copy: what is written and linked as `copied` from now on does not replace what was copied since.
+    /// Begins a copy: what is written and linked as `copied` from now on does not replace what was copied since. Each file is complete when it
+    /// gets its name; all names are on the disk after [`Appliance::sync`].
     ///
     /// # Errors
     /// The machine failed.

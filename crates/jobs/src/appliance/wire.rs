@@ -133,7 +133,7 @@ pub(super) struct Hello {
 pub(super) enum Ask {
     /// Make the volumes available: load drivers, assemble arrays and volume groups; and mount them.
     Attach(Attach),
-    /// A copy begins: what is `copied` from now on does not replace what was copied since.
+    /// A copy begins: what is `copied` from now on does not replace what was copied since. Its names are on the disk after [`Ask::Sync`].
     BeginCopy,
     /// Make a file of the data that follow, in place of one that is there.
     Write { path: Bytes, attributes: NewAttributes, only_new: bool },

@@ -81,9 +81,8 @@ fn copy_in(shell: &mut Shell, call: &mut Call<'_>) -> Done {
         let from = Path::new(from);
         from.symlink_metadata().with_context(|| inarch_jobs::shown(from))?;
         let goes_on = goes_on(shell);
-        let copied = change(shell, Path::new(to), Links::Followed, |appliance, to| {
-            copy_with(appliance, from, to.to_owned(), &goes_on)
-        })?;
+        let copied =
+            change(shell, Path::new(to), Links::Followed, |appliance, to| copy_with(appliance, &[from], to, &goes_on))?;
         if copied.failed {
             bail!("not all was copied");
         }

@@ -101,7 +101,7 @@ pub(super) fn write(
     if wanted.copied {
         mounted.made.add(&is);
     }
-    reopened(&directory).and_then(fsync).map_err(fail)?;
+    sync_names(&directory, wanted.copied).map_err(fail)?;
     Ok(Found { bytes, was: old.is_some(), lost, ..Found::default() })
 }
 
@@ -242,7 +242,7 @@ fn make_one(
         attributes::remove_inherited_acls(&made).map_err(fail)?;
         mounted.made.add(&fstat(&made).map_err(fail)?);
     }
-    reopened(&directory).and_then(fsync).map_err(fail)
+    sync_names(&directory, copied).map_err(fail)
 }
 
 /// Gives a file another name.
@@ -272,7 +272,7 @@ pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8], copied: bool) -> R
         mounted.made.spare(to, other.as_ref())?;
     }
     put(&directory, &name, |own| linkat(&old.directory, &old.name, &directory, own, AtFlags::empty())).map_err(fail)?;
-    reopened(&directory).and_then(fsync).map_err(fail)
+    sync_names(&directory, copied).map_err(fail)
 }
 
 /// Makes a symbolic link; if it `replaces`, in place of what is no directory.
@@ -325,7 +325,13 @@ fn make_special(
     if wanted.copied {
         mounted.made.add(&there().map_err(fail)?);
     }
-    reopened(&directory).and_then(fsync).map_err(fail)
+    sync_names(&directory, wanted.copied).map_err(fail)
+}
+
+/// Has the names in a directory written. Those of a copy are written at its end ([`Ask::Sync`](super::super::wire::Ask::Sync)): before that it is
+/// not complete in any case, and each time takes as long as a write to the disk.
+fn sync_names(directory: &OwnedFd, copied: bool) -> Result<(), Errno> {
+    if copied { Ok(()) } else { reopened(directory).and_then(fsync) }
 }
 
 /// Changes attributes.
