@@ -90,7 +90,7 @@ fn source_of(place: &Path) -> &'static str {
 }
 
 /// Each: what it is, the lines that make it, and parts of the one line that refuses it.
-const REFUSED: [(&str, &str, &[&str]); 31] = [
+const REFUSED: [(&str, &str, &[&str]); 33] = [
     (
         "a layer's bytes are others",
         "l = Layout(); b = l.layer(tar(member('a', b'1'))); l.index(l.manifest(b)); p = l.path(b['digest'])
@@ -127,6 +127,16 @@ d = open(p).read(); open(p, 'w').write(d.replace('[]', '{}'))",
         "a manifest is of no known type",
         "l = Layout(); l.index(l.document({}, 'other'))",
         &["no image in the index, only application/vnd.oci.image.other"],
+    ),
+    (
+        "a manifest that is an index as well",
+        "l = Layout(); m = l.manifest(); l.index(l.manifest(manifests=[m]))",
+        &["sha256:", "is both an index and a manifest"],
+    ),
+    (
+        "a manifest that says it is an index",
+        "l = Layout(); l.index(l.manifest(mediaType='application/vnd.oci.image.index.v1+json'))",
+        &["sha256:", "is both an index and a manifest"],
     ),
     (
         "a digest is a path",

@@ -248,6 +248,11 @@ fn what_is_wrong_with_a_document_is_one_line() {
             "is both an index and a manifest",
         ),
         (
+            json!({ "mediaType": INDEX, "config": config, "layers": [] }).to_string(),
+            MANIFEST,
+            "is both an index and a manifest",
+        ),
+        (
             json!({ "schemaVersion": 1, "fsLayers": [] }).to_string(),
             "application/vnd.docker.distribution.manifest.v1+prettyjws",
             "schema 1",

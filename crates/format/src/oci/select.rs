@@ -9,8 +9,8 @@ use super::document::{
     Config, Descriptor, DockerImage, DocumentKind, Index, LayoutFile, Manifest, document_kind, is_image_config,
     is_layer, machine,
 };
-use super::malformed;
 use super::store::{Store, parse};
+use super::{document_type, malformed};
 use crate::ReadError;
 use crate::notes::Notes;
 
@@ -120,7 +120,8 @@ pub(super) fn image_at(
 fn follow(store: &Store<'_>, mut descriptor: Descriptor, machine: &str, notes: &mut Notes) -> Result<Image, ReadError> {
     for _ in 0..MAX_NESTING {
         let bytes = blob(store, &descriptor)?;
-        match document_kind(&descriptor.media_type) {
+        let media_type = document_type::of_document(&descriptor.digest, &descriptor.media_type, &bytes)?;
+        match document_kind(&media_type) {
             Some(DocumentKind::Manifest) => {
                 return image_of(store, parse(&descriptor.digest, &bytes)?, &descriptor, machine, notes);
             }
