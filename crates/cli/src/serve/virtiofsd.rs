@@ -12,10 +12,10 @@ use std::process::ExitCode;
 
 use anyhow::{bail, ensure};
 use clap::{CommandFactory, Parser};
-use inarch_jobs::Sandbox;
 use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::serve::{ListenAt, group_of};
 use inarch_jobs::share::{Changes, QUEUE_SIZE, Refused, Share, Submounts};
+use inarch_jobs::{Sandbox, shown};
 use inarch_tree::select::{IdRange, Owners};
 
 use super::told_until_stopped;
@@ -37,7 +37,7 @@ Also takes -o source=DIR,cache=MODE,... of the C program, and options that only 
 struct VirtiofsdArguments {
     /// The directory to share
     #[arg(long, value_name = "DIR", required_unless_present = "print_capabilities")]
-    shared_dir: Option<PathBuf>,
+    shared_dir: Vec<PathBuf>,
 
     /// The socket to listen on
     #[arg(long, value_name = "PATH", visible_alias = "socket", conflicts_with = "fd",
@@ -274,7 +274,12 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
     if arguments.writeback && changes != Changes::Guest {
         complain("--writeback has an effect only with --cache always: others would not see what the guest has written");
     }
-    let Some(directory) = arguments.shared_dir else { bail!("--shared-dir is missing") };
+    let Some((directory, others)) = arguments.shared_dir.split_first() else { bail!("--shared-dir is missing") };
+    // Of two, the last one would win: whoever can add a word to the line would choose what is shared.
+    if let Some(other) = others.iter().find(|other| *other != directory) {
+        bail!("{} and {}: only one directory can be shared", shown(directory), shown(other));
+    }
+    let directory = directory.clone();
     let share = Share {
         directory,
         changes,

@@ -216,6 +216,8 @@ fn what_it_cannot_do_is_refused_in_one_line() {
         ("--socket-path s", &["shared-dir"]),
         ("--shared-dir .", &["socket-path"]),
         ("--socket-path s --shared-dir . --no-such-option", &["no-such-option"]),
+        ("--socket-path s -o source=a,cache=auto -o source=/", &["a and /", "only one directory"]),
+        ("--socket-path s --shared-dir a -o source=/", &["a and /", "only one directory"]),
     ] {
         let said = said(dir.path(), line);
         assert_status(&said, 125);
