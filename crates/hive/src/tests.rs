@@ -201,6 +201,11 @@ fn circles_and_sizes_that_are_none_are_refused() {
     for size in [0, 4, 88, i32::MIN as u32, (-7_i32) as u32, u32::MAX, 0x8000_0008] {
         assert!(matches!(with(root, size), Err(HiveError::Damaged { .. })), "{size:#x}");
     }
+    // An index whose leaf is an index: itself.
+    let mut within = clean.clone();
+    within[list + 4..list + 8].copy_from_slice(b"ri\x01\0");
+    within[list + 8..list + 12].copy_from_slice(&u32::try_from(list - 4096).unwrap().to_le_bytes());
+    assert!(matches!(everything(&within), Err(HiveError::Damaged { .. })));
     // More keys, and more values, than their lists have.
     assert!(matches!(with(list + 4, 0xFFFF_666C), Err(HiveError::Damaged { .. })));
     let a = 4096 + number(list + 8);

@@ -1,5 +1,5 @@
 //! The documents name files that exist: the targets of their links, paths from the top of the project, and in
-//! docs/ARCHITECTURE.md, docs/flows.md and docs/foreign-bytes.md every path.
+//! docs/ARCHITECTURE.md, docs/flows.md and docs/foreign-bytes.md every path. docs/known-attacks.md names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -144,5 +144,34 @@ fn paths_of_the_architecture_exist() {
         }
     }
     assert!(checked > 100, "{checked}");
+    assert_eq!(wrong, [""; 0]);
+}
+
+/// The last column of its tables has tests: crate, module and function; a name without a module is of the crate before it.
+#[test]
+fn tests_of_known_attacks_exist() {
+    let text = fs::read_to_string(top().join("docs/known-attacks.md")).unwrap();
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for row in text.lines().filter(|line| line.starts_with('|')) {
+        let tests = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        let mut sources = String::new();
+        for word in code_words(tests).filter(|word| !word.contains(['.', '/'])) {
+            let (module, test) = word.rsplit_once("::").unwrap_or(("", word));
+            if !module.is_empty() {
+                let name = module.split("::").next().unwrap();
+                let mut found = Vec::new();
+                beneath(&top().join("crates").join(name), &mut found);
+                found.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+                sources = found.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+            }
+            checked += 1;
+            if !sources.contains(&format!("#[test]\nfn {test}()"))
+                && !sources.contains(&format!("#[test]\n    fn {test}()"))
+            {
+                wrong.push(word.to_owned());
+            }
+        }
+    }
+    assert!(checked > 30, "{checked}");
     assert_eq!(wrong, [""; 0]);
 }

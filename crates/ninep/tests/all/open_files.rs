@@ -84,7 +84,13 @@ fn what_is_no_file_is_never_opened() {
     rustix::fs::mkfifoat(rustix::fs::CWD, served.path("fifo"), 0o666.into()).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(served.path("socket")).unwrap();
     let mut client = served.client();
-    for (fid, name, errno) in [(1, "link", Errno::LOOP), (2, "fifo", Errno::NXIO), (3, "socket", Errno::NXIO)] {
+    let mut names = vec![(1, "link", Errno::LOOP), (2, "fifo", Errno::NXIO), (3, "socket", Errno::NXIO)];
+    // Only root makes devices.
+    let (kind, zero) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 5));
+    if rustix::fs::mknodat(rustix::fs::CWD, served.path("zero"), kind, 0o666.into(), zero).is_ok() {
+        names.push((4, "zero", Errno::NXIO));
+    }
+    for (fid, name, errno) in names {
         client.walk(0, fid, name);
         for flags in [0, 1, 2, 0o1001] {
             assert_eq!(client.fails(&Request::Lopen { fid, flags }), errno.raw_os_error(), "{name}");

@@ -104,6 +104,25 @@ fn one_that_waits_holds_up_nothing() {
     assert!(within_patience(|| flock(&host, FlockOperation::NonBlockingLockExclusive).is_ok()));
 }
 
+/// A guest can offer a head again whose request has no answer yet.
+#[test]
+fn a_head_that_is_offered_twice_is_answered_twice() {
+    let mut rig = locking();
+    let host = File::options().read(true).write(true).open(rig.directory.path().join("file")).unwrap();
+    flock(&host, FlockOperation::LockExclusive).unwrap();
+    let node = rig.lookup();
+    let handle = rig.open(node);
+    rig.send(0, node, &lock(handle, 1, F_WRLCK));
+    rig.nothing_comes();
+    let queue = &mut rig.front_end.queues[QUEUE];
+    queue.offer(8);
+    queue.kick();
+    rig.nothing_comes();
+    flock(&host, FlockOperation::Unlock).unwrap();
+    assert_eq!([rig.receive(), rig.receive()], [(0, 0), (0, 0)]);
+    rig.check_works();
+}
+
 #[test]
 fn an_eighth_of_a_queue_may_wait() {
     let mut rig = locking();

@@ -85,6 +85,16 @@ fn other_architectures_have_their_own_machine_and_words() {
     }
 }
 
+/// QEMU's code for a network is the guest's to attack only where the user asked for one.
+#[test]
+fn there_is_no_network_that_nobody_asked_for() {
+    let without = line(machine());
+    assert!(!without.contains("-netdev") && !without.contains("virtio-net"), "{without}");
+    let forward = Forward { socket: Endpoint::Path("/9p".into()), id: "ninep".to_owned(), port: 564 };
+    let with = line(Machine { forwards: vec![forward], ..machine() });
+    assert!(with.contains("-netdev user,id=net,restrict=on,guestfwd="), "{with}");
+}
+
 #[test]
 fn what_the_user_adds_comes_last() {
     let udp = PublishedPort { udp: true, host: "0.0.0.0:53".parse().unwrap(), guest: 5353 };

@@ -81,3 +81,39 @@ fn many_threads_leave_the_table_as_it_was() {
     // What was looked up was all given back.
     assert_eq!(read(&scene.layer.table).len(), 1);
 }
+
+/// Most descriptors are taken back and opened again meanwhile: by file handles, or by names.
+#[test]
+fn each_file_has_its_own_content_while_descriptors_are_taken_back() {
+    const DIRECTORIES: usize = 150;
+    for handles in [true, false] {
+        let mut scene = Scene::with(HostOptions { descriptors: Some(64), ..HostOptions::default() });
+        scene.layer.handles_work &= handles;
+        for directory in 0..DIRECTORIES {
+            let path = scene.path().join(format!("{directory}/x"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("file"), directory.to_string()).unwrap();
+        }
+        thread::scope(|scope| {
+            for stride in [1, 7, 11, 13] {
+                let scene = &scene;
+                scope.spawn(move || {
+                    for step in 0..3 * DIRECTORIES {
+                        let number = step * stride % DIRECTORIES;
+                        let mut way = vec![NodeId::ROOT];
+                        for name in [&*number.to_string(), "x", "file"] {
+                            way.push(scene.lookup(*way.last().unwrap(), name).unwrap().node);
+                        }
+                        let file = way[3];
+                        assert_eq!(scene.attributes(file).unwrap().size, number.to_string().len() as u64);
+                        let handle = scene.open(file, READ);
+                        assert_eq!(scene.read(file, handle, 0, 9).unwrap(), number.to_string().as_bytes());
+                        scene.layer.release(file, handle, None);
+                        way[1..].iter().for_each(|node| scene.layer.forget(*node, 1));
+                    }
+                });
+            }
+        });
+        assert_eq!(read(&scene.layer.table).len(), 1);
+    }
+}
