@@ -4,14 +4,14 @@
 #![no_main]
 
 // What `inspect` reads of a Windows has no public name, and needs nothing of its crate but these files.
-#[path = "../../crates/jobs/src/registry/place.rs"]
+#[path = "../../crates/guest/src/windows_registry/place.rs"]
 #[allow(dead_code, reason = "other commands use more of it")]
 mod place;
-#[path = "../../crates/jobs/src/guest/windows.rs"]
+#[path = "../../crates/guest/src/windows.rs"]
 mod windows;
 
 /// As the crate names what is in `place`.
-mod registry {
+mod windows_registry {
     pub(crate) use super::place::{Found, Place, hives};
 }
 

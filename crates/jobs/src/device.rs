@@ -13,7 +13,7 @@ use inarch_format::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_kept::KeptBase;
-use inarch_kept::room::Room;
+use inarch_kept::disk_space::DiskSpace;
 use inarch_source::identity::identity;
 use inarch_source::{Opened, Resources, Source, open_with};
 use inarch_tree::Tree;
@@ -198,18 +198,18 @@ impl Recipe {
     }
 
     /// How much the guest may write.
-    fn room(&self) -> Result<Room, JobError> {
+    fn room(&self) -> Result<DiskSpace, JobError> {
         match &self.writes {
-            Writes::Refused => Ok(Room::NONE),
-            Writes::ThrownAway(dir) => Ok(Room::thrown_away(dir, self.sharers() as u64)?),
+            Writes::Refused => Ok(DiskSpace::NONE),
+            Writes::ThrownAway(dir) => Ok(DiskSpace::thrown_away(dir, self.sharers() as u64)?),
             // An overlay that is there stays of the size that it was made with.
             Writes::Kept(file) => match Overlay::note(file)? {
-                Some(note) => Ok(Room::noted(note)),
+                Some(note) => Ok(DiskSpace::noted(note)),
                 None => {
                     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
                     // The next command's tree is written before this one's is removed.
                     let beside = self.kept.as_ref().map_or(0, |kept| kept.files.base_bytes());
-                    Ok(Room::kept(dir, self.sharers() as u64, beside)?)
+                    Ok(DiskSpace::kept(dir, self.sharers() as u64, beside)?)
                 }
             },
         }
@@ -220,7 +220,7 @@ impl Recipe {
         blocks: u64,
         opened: &Opened,
         options: &ext4::Options,
-        room: Room,
+        room: DiskSpace,
     ) -> Result<Option<Overlay>, JobError> {
         Ok(match &self.writes {
             Writes::Refused => None,

@@ -34,7 +34,7 @@ pub enum JobError {
     Lifecycle(#[from] inarch_lifecycle::LifecycleError),
     /// A disk has no room for what the guest writes.
     #[error(transparent)]
-    Room(#[from] inarch_kept::room::RoomError),
+    DiskSpace(#[from] inarch_kept::disk_space::DiskSpaceError),
     /// The tree does not fit the format.
     #[error("{}: {error}", shown(source_path))]
     Plan {
@@ -121,13 +121,13 @@ pub enum JobError {
     NotUnmounted(#[from] crate::mount::NotUnmounted),
     /// The command was not traced.
     #[error(transparent)]
-    Trace(#[from] crate::trace::TraceError),
+    Trace(#[from] inarch_trace::TraceError),
     /// The appliance cannot do what is asked of it.
     #[error(transparent)]
     Appliance(#[from] crate::appliance::ApplianceError),
     /// Writes over a tree cannot be kept.
     #[error(transparent)]
-    Upper(#[from] crate::upper::UpperError),
+    Upper(#[from] inarch_upper::UpperError),
     /// The tree does not fit the format.
     #[error("{from}: {error}")]
     Format {

@@ -34,9 +34,9 @@
 //! reports its progress. Servers and mounts start this program's own file again as a child that cleans up after them
 //! if they are killed. [`as_child`] does that child's work, and comes first in `main`.
 //!
-//! Four crates hold what several jobs need, and this one re-exports three of them: [`source`] is what SRC means, [`cache`]
-//! the store of caches, [`kept`] what is kept of runs. `inarch_lifecycle` has what every long-running job needs. Each module
-//! uses only those before it in the list of `tests/rooms_know_only_those_below.rs`.
+//! Crates below this one hold what several jobs need, and this one re-exports those that its callers see: [`source`] is what SRC
+//! means, [`cache`] the store of caches, [`kept`] what is kept of runs. [`guest`] and [`trace`] are jobs that stand by themselves.
+//! Each module uses only those before it in the list of `tests/rooms_know_only_those_below.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -47,31 +47,27 @@ pub mod debian;
 mod device;
 pub mod doctor;
 mod error;
-pub mod examine;
-pub mod guest;
 pub mod image;
 pub mod make_disk;
 pub mod mount;
 mod notes;
 pub mod plan;
 pub mod push;
-mod record;
-pub mod registry;
 pub mod run;
 pub mod serve;
 pub mod share;
 pub mod shell;
-pub mod trace;
-mod upper;
 
 pub use device::Writes;
 pub use error::JobError;
 pub use inarch_cache as cache;
 pub use inarch_confine::{close_inherited, heed_children};
 pub use inarch_format::disk::DiskFormat;
+pub use inarch_guest as guest;
+pub use inarch_guest::{examine, windows_registry};
 pub use inarch_kept as kept;
 pub use inarch_kept::change::ChangeReport;
-pub use inarch_kept::room::RoomError;
+pub use inarch_kept::disk_space::DiskSpaceError;
 pub use inarch_lifecycle::confinement::Sandbox;
 pub use inarch_lifecycle::descriptors::make_room_at_start;
 pub use inarch_lifecycle::named::create_named;
@@ -80,6 +76,7 @@ pub use inarch_lifecycle::scratch::Scratch;
 pub use inarch_lifecycle::trust::Obstacle;
 pub use inarch_lifecycle::{Events, LifecycleError, PathError, counted, shown};
 pub use inarch_source as source;
+pub use inarch_trace as trace;
 pub use inarch_vm::command::shell_word;
 pub use notes::DiskNote;
 

@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 pub use error::{NotMounted, NotUnmounted};
 pub use event::{MountEvent, MountFault, OpenFiles, Users};
-pub(crate) use fuse::PASSTHROUGH_FROM;
 use handle::Duty;
 pub use handle::{MountHandle, MountReport, start};
 pub use inarch_fuse::Rings;
@@ -43,12 +42,12 @@ use archive::GuardedArchive;
 use kernel::NotByKernel;
 
 use crate::JobError;
-use crate::record::RecordFile;
-pub use crate::record::RecordRequest;
 use crate::share::{HiddenMountPoints, Measures, Refused, Submounts};
-use crate::upper::Upper;
-pub use crate::upper::{UpperError, UpperPlace};
 pub use inarch_lifecycle::state::{home as state_directory, mount_log, open_log};
+use inarch_trace::RecordFile;
+pub use inarch_trace::RecordRequest;
+use inarch_upper::Upper;
+pub use inarch_upper::{UpperError, UpperPlace};
 
 /// The first word of the command line of a child process that holds a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
@@ -289,7 +288,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     });
     duty.stop.wait().map_err(LifecycleError::Wait)?;
     let record = serving.end(request, &point, duty)?;
-    record.map_or(Ok(()), RecordFile::finish)
+    record.map_or(Ok(()), |record| Ok(record.finish()?))
 }
 
 /// Who serves a mount.

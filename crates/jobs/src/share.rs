@@ -20,7 +20,7 @@ use inarch_vfs::{
 use inarch_vhost::fs::{FsOptions, FsServer, MAX_CONNECTIONS, Tag};
 
 use crate::JobError;
-use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
+use inarch_upper::{Clients, LowerIdentity, Upper, UpperPlace};
 pub use operations::{FileReport, OperationReport, reports};
 
 /// Descriptors in a virtqueue, unless the machine is told otherwise: a request of 1 MiB takes 256 pages and some for its headers.

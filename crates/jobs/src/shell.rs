@@ -27,13 +27,13 @@ use inarch_source::{ContainerError, DiskFile, DiskImage, ImageFormat, OpenError}
 use inarch_volume::VolumeError;
 
 use crate::appliance::{ApplianceError, Isolation};
-use crate::examine::ExamineError;
-use crate::guest::{Guest, GuestError};
 use crate::make_disk::MakeError;
 pub use changes::Links;
 pub use drives::{Block, Place};
 use drives::{Drive, View};
 pub use inarch_disk::{Keys, Kind, Part, Signature, Table, TableKind};
+use inarch_guest::examine::ExamineError;
+use inarch_guest::{Guest, GuestError};
 pub use make::{AddedPart, Formatting};
 use mounts::Mounted;
 pub use mounts::Mounting;

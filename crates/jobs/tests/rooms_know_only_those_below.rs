@@ -6,27 +6,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of the crate, from the lowest to the highest: each may use those before it.
-const ROOMS: [&str; 23] = [
-    "upper",
+const ROOMS: [&str; 17] = [
     "error",
     "notes",
     "device",
     "share",
-    "record",
     "caches",
     "plan",
     "image",
     "push",
     "mount",
     "serve",
-    "trace",
     "run",
     "compare",
     "debian",
     "doctor",
-    "examine",
-    "registry",
-    "guest",
     "make_disk",
     "appliance",
     "shell",
@@ -34,7 +28,7 @@ const ROOMS: [&str; 23] = [
 
 /// The crates that speak with clients, and those below the jobs, which know none of them.
 const WIRES: [&str; 4] = ["inarch-fuse", "inarch-nbd", "inarch-ninep", "inarch-vhost"];
-const WITHOUT_WIRES: [&str; 4] = ["lifecycle", "cache", "source", "kept"];
+const WITHOUT_WIRES: [&str; 6] = ["lifecycle", "cache", "source", "kept", "upper", "guest"];
 
 /// The Rust files at or below `path`.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
@@ -135,7 +129,7 @@ fn no_crate_below_knows_a_wire() {
     for name in WITHOUT_WIRES {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("Cargo.toml");
         let text = fs::read_to_string(&manifest).unwrap();
-        assert!(text.contains("inarch-tree") || name == "lifecycle", "{name}: is this its manifest?");
+        assert!(text.contains(&format!("name = \"inarch-{name}\"")), "{name}: is this its manifest?");
         for wire in WIRES {
             assert!(!text.contains(wire), "{name} may not use {wire}");
         }
@@ -286,9 +280,9 @@ fn circle(modules: &Modules) -> Option<Vec<Module>> {
 
 #[test]
 fn no_modules_beside_each_other_need_each_other() {
-    for name in WITHOUT_WIRES.into_iter().chain(["jobs"]) {
+    for name in WITHOUT_WIRES.into_iter().chain(["trace", "jobs"]) {
         let mut modules = modules(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"));
-        assert!(modules.len() > 10, "{name}: are these its modules?");
+        assert!(modules.len() > 1, "{name}: are these its modules?");
         if name == "jobs" {
             // The error of all jobs is made of theirs, and each of them returns it.
             let error = modules.get_mut(&["error".to_owned()][..]).unwrap();

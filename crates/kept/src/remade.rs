@@ -12,14 +12,14 @@ use inarch_source::identity::identity;
 use super::KeptError;
 use super::guest_disk::WrittenDisk;
 use super::layered::KeptBase;
-use crate::room::Room;
+use crate::disk_space::DiskSpace;
 
 /// Makes the disk of a kept run again from the stored host tree, the run's earlier changes, and the overlay `file`.
 /// Does not look at the host's current tree.
 pub(super) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<WrittenDisk, KeptError> {
     let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
     let gone = || KeptError::path(file, "cannot open the overlay of the kept run", std::io::ErrorKind::NotFound);
-    let options = Room::noted(Overlay::note(file)?.ok_or_else(gone)?).options(uuid(ordinal));
+    let options = DiskSpace::noted(Overlay::note(file)?.ok_or_else(gone)?).options(uuid(ordinal));
     let plan = ext4::plan(Arc::clone(&laid.opened.tree), &options)
         .map_err(|error| KeptError::Plan { source_path: source.to_owned(), error })?;
     let overlay = Overlay::open(file, plan.map.blocks(), identity(&laid.opened, &options))?;
@@ -45,7 +45,7 @@ mod tests {
         fs::write(other.join("file"), "another's!").unwrap();
         let files = DiskFiles::new(&folder, 0);
         let tree = |root: &Path| scan(root, &ScanOptions { threads: 1, ..ScanOptions::default() }).unwrap().tree;
-        let room = Room::noted(32);
+        let room = DiskSpace::noted(32);
         // An overlay as a command of the run makes it, over this tree.
         let overlay = |root: &Path, number: u64| {
             let opened = Opened::at(root, tree(root)).unwrap();

@@ -13,7 +13,7 @@
 //! Answers are passed on unchanged except for their TTLs and caching flags, which depend on the [`RecordLevel`].
 
 mod access;
-mod layer;
+mod adapter;
 mod queue;
 mod recording;
 mod seen;
@@ -21,7 +21,7 @@ mod seen;
 mod tests;
 
 pub use access::{Access, AccessKind, AccessSink, Identity, Listed};
-pub use layer::Recorder;
+pub use adapter::Recorder;
 pub use recording::Recording;
 
 /// How much detail is recorded.

@@ -2,7 +2,7 @@
 
 use virtio_queue::DescriptorChain;
 
-use crate::kept::Kept;
+use crate::deferred::Deferred;
 use crate::memory::GuestMemory;
 use crate::vring::Stop;
 
@@ -48,27 +48,33 @@ pub trait VirtioDevice: Send + Sync + 'static {
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
 
     /// Like [`VirtioDevice::handle`], but may keep the request if `_may_keep` is set: then
-    /// [`VirtioDevice::answer_kept`] is called, in the same thread, until there is an answer.
+    /// [`VirtioDevice::answer_deferred`] is called, in the same thread, until there is an answer.
     ///
     /// # Errors
-    /// The request is kept.
-    fn handle_or_keep<'a>(
+    /// The request is deferred.
+    fn handle_or_defer<'a>(
         &self,
         queue: u16,
         chain: DescriptorChain<&'a GuestMemory>,
         memory: &'a GuestMemory,
         _may_keep: bool,
-    ) -> Result<u32, Kept> {
+    ) -> Result<u32, Deferred> {
         Ok(self.handle(queue, chain, memory))
     }
 
-    /// Answers a request that was kept, and returns the number of bytes written; `None` if it still has to wait. If the
+    /// Answers a request that was deferred, and returns the number of bytes written; `None` if it still has to wait. If the
     /// queue `_ends`, the answer says that the request waited in vain.
-    fn answer_kept(&self, _queue: u16, _kept: &mut Kept, _memory: &GuestMemory, _ends: bool) -> Option<u32> {
+    fn answer_deferred(
+        &self,
+        _queue: u16,
+        _deferred: &mut Deferred,
+        _memory: &GuestMemory,
+        _ends: bool,
+    ) -> Option<u32> {
         Some(0)
     }
 
-    /// A counter that changes when a kept request may have an answer.
+    /// A counter that changes when a deferred request may have an answer.
     fn changes(&self) -> u64 {
         0
     }

@@ -17,9 +17,9 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace};
 
 use crate::call::{self, Call, LeftBehind};
+use crate::deferred::DeferredRequests;
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
-use crate::kept::KeptRequests;
 use crate::memory::{GuestMemory, SharedMemory};
 
 /// Descriptors in a virtqueue: any size that virtio allows (1.2, section 2.7), as QEMU asks for up to 1024, and crosvm for this many.
@@ -170,7 +170,7 @@ impl Vring {
         epoll::add(&epoll, &stop.wakeup, EventData::new_u64(1), EventFlags::IN)?;
         let mut runner = Runner {
             index: self.index,
-            kept: KeptRequests::new(queue.size()),
+            deferred: DeferredRequests::new(queue.size()),
             queue,
             epoll,
             call: Arc::clone(&self.call),
@@ -215,7 +215,7 @@ impl Vring {
 /// The state of a running ring's thread.
 struct Runner<D> {
     index: u16,
-    kept: KeptRequests,
+    deferred: DeferredRequests,
     queue: Queue,
     epoll: OwnedFd,
     call: Arc<Call>,
@@ -233,7 +233,7 @@ impl<D: VirtioDevice> Runner<D> {
                 continue;
             }
             ready.clear();
-            let patience = self.kept.patience().map(|patience| rustix::event::Timespec {
+            let patience = self.deferred.patience().map(|patience| rustix::event::Timespec {
                 // At most a few milliseconds.
                 tv_sec: 0,
                 tv_nsec: patience.subsec_nanos().into(),
@@ -249,16 +249,16 @@ impl<D: VirtioDevice> Runner<D> {
     /// Handles all available requests, until the driver has been asked to notify or the device is not ready.
     fn serve(&mut self) -> Result<Served, VringError> {
         let (call, memory) = (&self.call, &self.context.memory);
-        let Runner { index, kept, queue, .. } = self;
+        let Runner { index, deferred, queue, .. } = self;
         let device = &*self.context.device;
-        process_keeping((*index, kept), queue, || memory.memory(), device, &self.stop, || call.interrupt())
+        process_deferring((*index, deferred), queue, || memory.memory(), device, &self.stop, || call.interrupt())
     }
 
-    /// Answers what was kept: a queue that starts again begins with nothing.
+    /// Answers what was deferred: a queue that starts again begins with nothing.
     fn end(&mut self) -> Result<(), VringError> {
         let memory = self.context.memory.memory();
-        let Runner { index, kept, queue, .. } = self;
-        if kept.attend(*index, queue, &memory, &*self.context.device, true)? && wants_interrupt(queue, &memory)? {
+        let Runner { index, deferred, queue, .. } = self;
+        if deferred.attend(*index, queue, &memory, &*self.context.device, true)? && wants_interrupt(queue, &memory)? {
             self.call.interrupt();
         }
         Ok(())
@@ -292,9 +292,9 @@ pub fn process_available<D: VirtioDevice>(
     stop: &Stop,
     interrupt: impl Fn(),
 ) -> Result<Served, VringError> {
-    let mut kept = KeptRequests::new(queue.size());
-    let served = process_keeping((index, &mut kept), queue, || memory, device, stop, &interrupt)?;
-    if kept.attend(index, queue, memory, device, true)? && wants_interrupt(queue, memory)? {
+    let mut deferred = DeferredRequests::new(queue.size());
+    let served = process_deferring((index, &mut deferred), queue, || memory, device, stop, &interrupt)?;
+    if deferred.attend(index, queue, memory, device, true)? && wants_interrupt(queue, memory)? {
         interrupt();
     }
     Ok(served)
@@ -304,8 +304,8 @@ pub fn process_available<D: VirtioDevice>(
 ///
 /// # Errors
 /// As there.
-pub fn process_keeping<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
-    (index, kept): (u16, &mut KeptRequests),
+pub fn process_deferring<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
+    (index, deferred): (u16, &mut DeferredRequests),
     queue: &mut Queue,
     memory: impl Fn() -> M,
     device: &D,
@@ -318,7 +318,7 @@ pub fn process_keeping<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
         let before = memory();
         queue.disable_notification(&*before)?;
         let mut told = Instant::now();
-        let mut untold = kept.attend(index, queue, &before, device, false)?;
+        let mut untold = deferred.attend(index, queue, &before, device, false)?;
         // A batch is what is available now; the driver learns of its end before more is taken.
         let batch = queue.avail_idx(&*before, Ordering::Acquire)?;
         drop(before);
@@ -335,9 +335,9 @@ pub fn process_keeping<D: VirtioDevice, M: Deref<Target = GuestMemory>>(
                 return Err(VringError::Unreadable { announced: batch.0, now: now.0, next: queue.next_avail() });
             };
             let head = chain.head_index();
-            match device.handle_or_keep(index, chain, memory, kept.have_room()) {
+            match device.handle_or_defer(index, chain, memory, deferred.have_room()) {
                 Err(request) => {
-                    kept.add(head, request);
+                    deferred.add(head, request);
                     continue;
                 }
                 Ok(written) => queue.add_used(memory, head, written)?,

@@ -6,10 +6,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use anyhow::anyhow;
 use clap::Args;
-use inarch_jobs::registry::{
+use inarch_jobs::shown;
+use inarch_jobs::windows_registry::{
     FoundKey, HEAD, HiveError, RegistryRequest, Shown, Value, Visited, export_key, read, type_name,
 };
-use inarch_jobs::shown;
 use serde_json::json;
 
 use crate::disk_options::{DiskOptions, FormatOption};

@@ -1,5 +1,5 @@
 //! Lists the packages that a guest has installed, from the databases of dpkg, apk and pacman; recognises rpm's. Windows' come from its registry
-//! (`jobs/src/guest/windows.rs`).
+//! (`guest/src/windows.rs`).
 
 use inarch_tree::FileType;
 use inarch_volume::{Item, Last, Volume, read_small, resolve};

@@ -15,7 +15,7 @@ use inarch_volume::{Attributes, Item, Listed, Loss, Node, Statistics, Volume, Vo
 
 use super::volumes::{self, Wanted};
 use super::{Access, Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes};
-use crate::guest::Guest;
+use inarch_guest::Guest;
 
 /// File systems that Linux mounts and Inarch has no reader of, by the names of their signatures.
 const OF_THE_KERNEL: [&str; 6] = ["jfs", "reiserfs", "nilfs2", "hfs", "hfsplus", "gfs2"];

@@ -27,7 +27,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
 
 use super::{MountEvent, MountFault, MountRequest, MountWrites};
 use crate::JobError;
-use crate::upper::UpperPlace;
+use inarch_upper::UpperPlace;
 
 /// The limit of the metadata in memory: bytes for any tree, and more bytes for each of its entries. That is several times what an
 /// entry takes whose content is in one part. Without a limit, an archive of a few bytes could describe holes whose map fills the memory.

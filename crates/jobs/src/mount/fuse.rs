@@ -12,19 +12,15 @@ use inarch_lifecycle::shown;
 use inarch_mount::{DEVICE, FuseAccess};
 use inarch_source::identity::{files_identity, image_identity};
 use inarch_source::{Opened, OpenedVolume, Source};
+use inarch_trace::NewRecord;
+use inarch_upper::{Clients, LowerIdentity, Upper, UpperPlace};
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Tell, VolumeFiles};
 
 use super::archive;
 use super::handle::Duty;
 use super::{By, MountEvent, MountFault, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
-use crate::record::NewRecord;
 use crate::share::{measured, with_owners};
-use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
-
-/// The smallest file, in bytes, that is read by passthrough. To give a file to the kernel and to take it back are two system calls,
-/// which take as long as reading this much through the server.
-pub(crate) const PASSTHROUGH_FROM: u64 = 256 << 10;
 
 /// A file system that is about to be mounted.
 pub(super) struct Prepared {
@@ -151,7 +147,7 @@ impl Lower {
             read_only: request.writes != MountWrites::Through,
             submounts: request.submounts,
             refused: request.refused,
-            host_files_from: PASSTHROUGH_FROM,
+            host_files_from: HostOptions::PASSTHROUGH_FROM,
             locks: request.locks,
             ..HostOptions::default()
         };

@@ -22,7 +22,7 @@ use super::archive::{self, Archive};
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT, Via};
 use crate::JobError;
 use crate::share::{Refused, Submounts};
-use crate::upper::{LowerIdentity, Upper, UpperPlace};
+use inarch_upper::{LowerIdentity, Upper, UpperPlace};
 
 /// A mount without a mount point yet.
 pub(super) struct Prepared {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inarch_block::OverlayError;
-use inarch_kept::room::require;
+use inarch_kept::disk_space::require;
 use inarch_kept::{
     Bytes, FoldNote, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle,
 };

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use inarch_vm::protocol::ProcessEvent;
 
-use crate::trace::TracedProcess;
+use inarch_trace::TracedProcess;
 
 /// The most processes that are remembered.
 const MOST: usize = 1 << 20;

@@ -14,7 +14,7 @@ use crate::caches::Published;
 use crate::device::DiskReport;
 use crate::notes::DiskNote;
 use crate::share::{FileReport, OperationReport};
-use crate::trace::TraceReport;
+use inarch_trace::TraceReport;
 
 /// The status of a command that ran out of time.
 const TIMED_OUT: u8 = 124;

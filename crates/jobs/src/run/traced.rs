@@ -20,7 +20,7 @@ use inarch_vm::session::Outcome;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::observed::Observed;
-use crate::trace::{Extent, Gathering, MOST_BYTES, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
+use inarch_trace::{Extent, Gathering, MOST_BYTES, Statistics, Touched, TraceReport, TracedTree, listed_beneath};
 
 /// The trees of a run, as far as they are recorded. All clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -223,7 +223,7 @@ mod tests {
         ] {
             let report = RunTrace::default().finish(&ended, &[]).unwrap();
             let mut lines = Vec::new();
-            crate::trace::lines(&report, false, &mut lines).unwrap();
+            inarch_trace::lines(&report, false, &mut lines).unwrap();
             assert_eq!(String::from_utf8(lines).unwrap().lines().next(), Some(expected));
         }
     }

@@ -9,7 +9,7 @@ use std::thread;
 use inarch_block::{self as block, Content, WriteError, stream_parts};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{Format, ImageOptions, Layout, Stream, tar::Tar};
-use inarch_kept::room::Room;
+use inarch_kept::disk_space::DiskSpace;
 use inarch_lifecycle::shown;
 use inarch_source::{Resources, Source, open_with};
 use inarch_tree::select::Selection;
@@ -40,7 +40,8 @@ pub(super) struct Places<'a> {
 impl<'a> Places<'a> {
     /// The room of a guest with so much memory, and with disks in `directory`.
     pub fn new(memory: u64, directory: Option<&'a PathBuf>) -> Result<Places<'a>, JobError> {
-        let free = |directory: &'a PathBuf| Ok::<_, JobError>((&**directory, Room::thrown_away(directory, 1)?.bytes()));
+        let free =
+            |directory: &'a PathBuf| Ok::<_, JobError>((&**directory, DiskSpace::thrown_away(directory, 1)?.bytes()));
         // A tmpfs takes at most half of the memory; the rest is for the guest's programs.
         Ok(Places { all_memory: memory, memory: memory / 2, disk: directory.map(free).transpose()? })
     }

@@ -12,8 +12,8 @@ use inarch_source::Which;
 use super::mounts::Mounted;
 use super::{Place, Session, ShellError};
 use crate::appliance::{Appliance, ApplianceError, ApplianceEvent, ApplianceRequest, FileAttributes};
-use crate::guest::GuestError;
 use crate::run::AttachedDisk;
+use inarch_guest::GuestError;
 
 /// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
 const MAX_LINKS: u32 = 40;

@@ -5,7 +5,7 @@ use inarch_disk::{Above, Disk, Kind, Part, Table, device_name, device_of};
 use inarch_source::{OpenError, parse};
 
 use super::{Block, Place, Session, ShellError};
-use crate::guest::{Inspection, systems};
+use inarch_guest::{Inspection, systems};
 
 /// The most bytes of a device that are read at once.
 const PIECE: u64 = 1 << 20;
@@ -152,7 +152,7 @@ impl Session {
             let mut bytes = vec![0; length as usize];
             let read = parse(|_| read_backing(&*block.backing, at, &mut bytes))?;
             read.map_err(|error| ShellError::unfit(&*block.name, format!("cannot read it at byte {at}: {error}")))?;
-            if !take(&bytes).map_err(crate::guest::GuestError::Output)? {
+            if !take(&bytes).map_err(inarch_guest::GuestError::Output)? {
                 break;
             }
             at += length;

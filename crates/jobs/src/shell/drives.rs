@@ -11,8 +11,8 @@ use inarch_lifecycle::shown;
 use inarch_source::{DiskImage, OpenedDisk, in_use, parse};
 
 use super::{DriveOptions, Session, ShellError};
-use crate::examine::{ExamineError, examine_one};
-use crate::guest::Inspection;
+use inarch_guest::Inspection;
+use inarch_guest::examine::{ExamineError, examine_one};
 
 /// An image that was added.
 pub(super) struct Drive {

@@ -11,7 +11,7 @@ use inarch_source::{file_system, parse, subvolume};
 use inarch_volume::{Composite, NotMounted, Statistics, Volume};
 
 use super::{Place, Session, ShellError};
-use crate::guest::Guest;
+use inarch_guest::Guest;
 
 /// The root's directory.
 const ROOT: &str = "/";
@@ -185,7 +185,7 @@ impl Session {
     ///
     /// # Errors
     /// There is none, or there are several.
-    pub fn mount_system(&mut self) -> Result<crate::guest::Inspection, ShellError> {
+    pub fn mount_system(&mut self) -> Result<inarch_guest::Inspection, ShellError> {
         if self.drives.is_empty() {
             return Err(ShellError::NoDrives);
         }

@@ -19,10 +19,10 @@
 mod ahead;
 mod attributes;
 mod caller;
+mod descriptor_cache;
 mod directories;
 mod files;
 mod handle;
-mod kept;
 mod locks;
 mod mounts;
 mod names;
@@ -125,6 +125,10 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
+    /// A good [`host_files_from`](HostOptions::host_files_from) for FUSE passthrough, in bytes. To give a file to the kernel and to take it
+    /// back are two system calls, which take as long as reading this much through the server.
+    pub const PASSTHROUGH_FROM: u64 = 256 << 10;
+
     /// The TTL of attributes, names and negative entries.
     fn valid(&self) -> Duration {
         if self.uncached { Duration::ZERO } else { self.changes.valid() }

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::attributes::identity;
+use super::descriptor_cache::Evicted;
 use super::handle::FileHandle;
-use super::kept::Evicted;
 use super::table::{Identity, Table, is_directory};
 use super::{HostDirectory, read, write};
 use crate::NodeId;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::descriptor_cache::{DescriptorCache, Evicted};
 use super::handle::FileHandle;
-use super::kept::{Evicted, Kept};
 use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
 use crate::slab_index::SlabIndex;
@@ -231,8 +231,8 @@ pub struct Table {
     /// By directory and name.
     by_place: SlabIndex,
     /// Cached descriptors of directories, and of other nodes.
-    directories: Kept,
-    files: Kept,
+    directories: DescriptorCache,
+    files: DescriptorCache,
     /// The number of nodes that are pinned.
     pins: usize,
     /// The number of renames so far.
@@ -252,8 +252,8 @@ impl Table {
             places: Slab::new(),
             by_identity: SlabIndex::default(),
             by_place: SlabIndex::default(),
-            directories: Kept::new(directories),
-            files: Kept::new(files),
+            directories: DescriptorCache::new(directories),
+            files: DescriptorCache::new(files),
             pins: 0,
             renames: 0,
             credit: Credit::default(),

@@ -13,8 +13,8 @@ use zerocopy::IntoBytes;
 use super::FsOptions;
 use super::config::FsConfig;
 use crate::buffers::Buffers;
+use crate::deferred::Deferred;
 use crate::device::VirtioDevice;
-use crate::kept::Kept;
 use crate::memory::GuestMemory;
 
 /// The device that one driver uses.
@@ -82,14 +82,14 @@ impl VirtioDevice for VirtioFs {
         self.dispatcher.lock_changes()
     }
 
-    /// A request that waits for a lock is kept.
-    fn handle_or_keep<'a>(
+    /// A request that waits for a lock is deferred.
+    fn handle_or_defer<'a>(
         &self,
         queue: u16,
         chain: DescriptorChain<&'a GuestMemory>,
         memory: &'a GuestMemory,
-        may_keep: bool,
-    ) -> Result<u32, Kept> {
+        may_defer: bool,
+    ) -> Result<u32, Deferred> {
         if !self.options.connection.locks {
             return Ok(self.handle(queue, chain, memory));
         }
@@ -103,14 +103,14 @@ impl VirtioDevice for VirtioFs {
         let (message, out) = (&buffers.readable, &buffers.writable);
         match self.dispatcher.execute_or_park(usize::from(queue), message, out, &mut scratch) {
             Some(length) => Ok(u32::try_from(length).unwrap_or(u32::MAX)),
-            None if may_keep => Err(Kept::new(chain, &buffers.readable)),
+            None if may_defer => Err(Deferred::new(chain, &buffers.readable)),
             None => Ok(self.dispatcher.refuse_parked(message, out, Errno::NOLCK) as u32),
         }
     }
 
-    fn answer_kept(&self, queue: u16, kept: &mut Kept, memory: &GuestMemory, ends: bool) -> Option<u32> {
-        let out = kept.out(memory);
-        let message = [VolatileSlice::from(&mut kept.message[..])];
+    fn answer_deferred(&self, queue: u16, deferred: &mut Deferred, memory: &GuestMemory, ends: bool) -> Option<u32> {
+        let out = deferred.out(memory);
+        let message = [VolatileSlice::from(&mut deferred.message[..])];
         if ends {
             return Some(self.dispatcher.refuse_parked(&message, &out, Errno::INTR) as u32);
         }

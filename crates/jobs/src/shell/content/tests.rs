@@ -1,7 +1,7 @@
 //! What verbs do with the bytes of files, cut into pieces anywhere.
 
 use super::*;
-use crate::guest::Algorithm;
+use inarch_guest::Algorithm;
 
 fn lines(pieces: &[&[u8]], most: usize) -> Vec<String> {
     let mut found = Vec::new();

@@ -7,11 +7,13 @@ mod ask;
 mod checksum;
 mod copy;
 mod difference;
+pub mod examine;
 mod glob;
 mod inspect;
 mod list;
 mod usage;
 mod windows;
+pub mod windows_registry;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,8 +34,7 @@ pub use checksum::{Algorithm, Checksum, Summed};
 pub use copy::{CopyReport, Piece, zeros};
 pub use difference::{DifferenceError, DifferenceRequest, Differences, diff};
 pub use inarch_disk::guest::{Database, Mount, Package, Subvolume, System};
-pub(crate) use inspect::systems;
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Inspection, inspect, systems};
 pub use list::{Entry, Wanted};
 pub use usage::{Usage, usage};
 pub use windows::Drive;
@@ -142,18 +143,18 @@ impl Guest {
     }
 
     /// A file system that something else reads.
-    pub(crate) fn over(volume: Arc<dyn Volume>, image: PathBuf) -> Guest {
+    pub fn over(volume: Arc<dyn Volume>, image: PathBuf) -> Guest {
         Guest { volume, image, directory: None, warnings: Vec::new(), notes: Vec::new() }
     }
 
     /// A volume that is open. Messages name paths alone.
-    pub(crate) fn of(volume: Arc<dyn Volume>) -> Guest {
+    pub fn of(volume: Arc<dyn Volume>) -> Guest {
         let notes = volume.notes();
         Guest { volume, image: PathBuf::new(), directory: None, warnings: Vec::new(), notes }
     }
 
     /// Its files.
-    pub(crate) fn volume(&self) -> Arc<dyn Volume> {
+    pub fn volume(&self) -> Arc<dyn Volume> {
         Arc::clone(&self.volume)
     }
 

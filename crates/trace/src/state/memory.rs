@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::fact::Fact;
 use super::hashed::Digest;
 use super::key::Key;
-use crate::trace::capture::{MOST, Stream};
+use crate::capture::{MOST, Stream};
 
 /// The version of this format.
 const VERSION: u32 = 1;

@@ -26,8 +26,8 @@ pub struct TraceHandle {
     running: Running<TraceReport, TraceError>,
 }
 
-/// Starts the command with this process's streams, environment and working directory. The program's `main` must call
-/// [`as_child`](crate::as_child) first.
+/// Starts the command with this process's streams, environment and working directory. The program's `main` must first
+/// look whether it is started again as the command's process: [`become_command`](super::become_command) then takes over.
 ///
 /// # Errors
 /// The command cannot be given a view of its own. If it cannot be executed, [`TraceHandle::wait`] reports that.

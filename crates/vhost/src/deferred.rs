@@ -1,7 +1,7 @@
-//! [`KeptRequests`]: requests of a virtqueue that are answered later, so that they do not hold up those behind them.
+//! [`DeferredRequests`]: requests of a virtqueue that are answered later, so that they do not hold up those behind them.
 //!
 //! The queue's own thread retries a request when the device says that an answer may have come, and from time to time. So no other thread
-//! touches the ring. A request's content is copied when it is kept; the address of its answer is looked up in the guest's memory each time.
+//! touches the ring. The content of a deferred request is copied; the address of its answer is looked up in the guest's memory each time.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 use crate::device::VirtioDevice;
 use crate::memory::{GuestMemory, Pieces};
 
-/// The most that is copied of a request, in bytes: only short ones are kept.
+/// The most that is copied of a request, in bytes: only short ones are deferred.
 const LONGEST: usize = 4096;
 /// The most pieces of memory for an answer.
 const MOST_PIECES: usize = 16;
@@ -21,15 +21,15 @@ const LAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A request that is answered later.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Deferred {
     /// What the driver wrote.
     pub message: Vec<u8>,
     out: Vec<(GuestAddress, usize)>,
 }
 
-impl Kept {
+impl Deferred {
     /// The request in a chain.
-    pub fn new(chain: DescriptorChain<&GuestMemory>, readable: &Pieces<'_>) -> Kept {
+    pub fn new(chain: DescriptorChain<&GuestMemory>, readable: &Pieces<'_>) -> Deferred {
         let mut message = Vec::new();
         for piece in readable {
             let length = piece.len().min(LONGEST - message.len());
@@ -39,7 +39,7 @@ impl Kept {
         }
         let writable = chain.filter(|descriptor| descriptor.is_write_only()).take(MOST_PIECES);
         let out = writable.map(|descriptor| (descriptor.addr(), descriptor.len() as usize)).collect();
-        Kept { message, out }
+        Deferred { message, out }
     }
 
     /// Where the answer goes; empty if that is not in the guest's memory any more.
@@ -51,8 +51,8 @@ impl Kept {
 
 /// The requests of one queue that are answered later.
 #[derive(Debug)]
-pub struct KeptRequests {
-    requests: Vec<(u16, Kept)>,
+pub struct DeferredRequests {
+    requests: Vec<(u16, Deferred)>,
     most: usize,
     /// The device's counter at the last attempt.
     seen: u64,
@@ -60,22 +60,22 @@ pub struct KeptRequests {
     next: Instant,
 }
 
-impl KeptRequests {
-    /// No requests, for a queue with so many descriptors. An eighth of that number may be kept: a request takes up to
+impl DeferredRequests {
+    /// No requests, for a queue with so many descriptors. An eighth of that number may be deferred: a request takes up to
     /// four descriptors, and half of the queue stays for others, such as those that end the wait.
-    pub fn new(queue_size: u16) -> KeptRequests {
+    pub fn new(queue_size: u16) -> DeferredRequests {
         let most = usize::from(queue_size / 8).max(1);
-        KeptRequests { requests: Vec::new(), most, seen: 0, pause: FIRST_PAUSE, next: Instant::now() }
+        DeferredRequests { requests: Vec::new(), most, seen: 0, pause: FIRST_PAUSE, next: Instant::now() }
     }
 
-    /// Whether one more may be kept.
+    /// Whether one more may be deferred.
     pub(crate) fn have_room(&self) -> bool {
         self.requests.len() < self.most
     }
 
     /// Keeps a request, by the head of its chain.
-    pub(crate) fn add(&mut self, head: u16, kept: Kept) {
-        self.requests.push((head, kept));
+    pub(crate) fn add(&mut self, head: u16, deferred: Deferred) {
+        self.requests.push((head, deferred));
         (self.pause, self.next) = (FIRST_PAUSE, Instant::now() + FIRST_PAUSE);
     }
 
@@ -106,7 +106,7 @@ impl KeptRequests {
         self.seen = changes;
         let before = self.requests.len();
         let mut answered = Vec::new();
-        self.requests.retain_mut(|(head, kept)| match device.answer_kept(index, kept, memory, ends) {
+        self.requests.retain_mut(|(head, deferred)| match device.answer_deferred(index, deferred, memory, ends) {
             None => !ends,
             Some(written) => {
                 answered.push((*head, written));

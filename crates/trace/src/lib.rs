@@ -22,6 +22,7 @@ mod line_error;
 mod lines;
 mod minimise;
 mod processes;
+mod record;
 mod serve;
 mod state;
 mod statistics;
@@ -52,15 +53,15 @@ pub use line_error::LineError;
 pub use lines::lines;
 pub use minimise::Minimised;
 pub use processes::TracedProcess;
+pub use record::{NewRecord, RecordFile, RecordRequest};
 pub use state::{Earlier, NotRemembered, Run, State, StateError, Verdict};
 pub use statistics::{Calls, Statistics};
 pub use stored::{StoredInput, StoredOutput, StoredProcess, StoredTrace};
-pub(crate) use touched::{Gathering, MOST_BYTES, listed_beneath};
-pub use touched::{Input, Output, Touched, Use};
+pub use touched::{Gathering, Input, MOST_BYTES, Output, Touched, Use, listed_beneath};
 pub use verify::{Again, Different, Ended, Verification};
-pub(crate) use view::{VIEW_ARGUMENT, become_command};
+pub use view::{VIEW_ARGUMENT, become_command};
 
-use crate::upper::UpperError;
+use inarch_upper::UpperError;
 
 /// What to trace.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Cached descriptors of nodes.
 #[derive(Debug)]
-pub struct Kept {
+pub struct DescriptorCache {
     slots: Vec<Slot>,
     free: Vec<u32>,
     hand: usize,
@@ -29,10 +29,10 @@ pub struct Evicted {
     pub descriptor: Arc<OwnedFd>,
 }
 
-impl Kept {
+impl DescriptorCache {
     /// At most `limit` descriptors, at least one.
-    pub fn new(limit: usize) -> Kept {
-        Kept { slots: Vec::new(), free: Vec::new(), hand: 0, limit: limit.max(1) }
+    pub fn new(limit: usize) -> DescriptorCache {
+        DescriptorCache { slots: Vec::new(), free: Vec::new(), hand: 0, limit: limit.max(1) }
     }
 
     /// The descriptor in `slot`.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_is_used_stays() {
-        let mut kept = Kept::new(3);
+        let mut kept = DescriptorCache::new(3);
         let slots: Vec<u32> = (0..3).map(|node| kept.insert(node, descriptor()).0).collect();
         // All were used at first; later only node 1.
         assert_eq!(kept.insert(3, descriptor()).1.unwrap().node, 0);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_free_slot_is_used_first() {
-        let mut kept = Kept::new(2);
+        let mut kept = DescriptorCache::new(2);
         let (first, _) = kept.insert(0, descriptor());
         kept.insert(1, descriptor());
         assert!(kept.remove(first).is_some());

@@ -27,7 +27,7 @@ pub use error::UpperError;
 
 /// What a kept layer belongs to: over anything else it would show nonsense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LowerIdentity {
+pub struct LowerIdentity {
     /// Without a blank; the same for the same tree, at any time.
     identity: String,
     /// What a user knows it by.
@@ -84,7 +84,7 @@ pub enum UpperPlace {
 
 impl UpperPlace {
     /// Refuses a place inside the tree that must stay unchanged: each write would change the tree and appear in it.
-    pub(crate) fn check_apart_from(&self, tree: &Path) -> Result<(), UpperError> {
+    pub fn check_apart_from(&self, tree: &Path) -> Result<(), UpperError> {
         let (UpperPlace::Kept(place) | UpperPlace::ThrownAway(place)) = self else { return Ok(()) };
         // A place that does not exist yet is where its parent is.
         let above = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,7 +110,7 @@ impl fmt::Display for UpperPlace {
 
 /// How clients use what is written over a tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clients {
+pub struct Clients {
     /// Who else changes what a client sees.
     pub changes: Changes,
     /// They read and write files without opening them. The layer below must let them do so.
@@ -128,7 +128,7 @@ impl Clients {
 }
 
 /// What must live as long as the overlay.
-pub(crate) struct Upper {
+pub struct Upper {
     path: Option<PathBuf>,
     #[expect(dead_code, reason = "it is there to be dropped")]
     hold: Hold,
@@ -147,7 +147,7 @@ enum Hold {
 }
 
 /// Two directories, as the kernel's overlayfs takes them.
-pub(crate) struct KernelLayer {
+pub struct KernelLayer {
     /// The upper layer.
     pub upper: OwnedFd,
     /// Where changes are prepared.

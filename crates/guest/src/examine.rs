@@ -165,12 +165,12 @@ fn subvolumes(parsing: Parsing, pieces: &[Piece], volumes: &Volumes) -> Vec<(Str
     listed.filter(|(_, subvolumes)| !subvolumes.is_empty()).collect()
 }
 
-pub(crate) fn examine_one(
-    parsing: Parsing,
-    path: &Path,
-    opened: &OpenedDisk,
-    is_guessed: bool,
-) -> Result<Disk, ExamineError> {
+/// Looks at the disk in an image that is open already; `path` is its name in errors. If `is_guessed`, nobody has said that it is raw, so the
+/// start of another container is an error.
+///
+/// # Errors
+/// The image is of a kind that is not read, or its partition table is damaged.
+pub fn examine_one(parsing: Parsing, path: &Path, opened: &OpenedDisk, is_guessed: bool) -> Result<Disk, ExamineError> {
     let fail = |error| ExamineError::Disk { path: path.to_owned(), error };
     let is_guessed = is_guessed && opened.format == ImageFormat::Raw;
     // The table of a disk in a container of another kind may lie where a raw disk has one.

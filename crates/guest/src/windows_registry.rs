@@ -17,7 +17,7 @@ use inarch_lifecycle::shown;
 use inarch_source::{DiskNeeds, DiskPart, FileKind, Source, SourceError};
 
 use path::{Root, Wanted};
-pub(crate) use place::{Found, Place, hives};
+pub use place::{Found, Place, hives};
 
 /// Why a registry cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -18,9 +18,9 @@ use super::hashed::{Stamp, Time, hash_file, is_settled};
 use super::memory::{Left, Memory};
 use super::store::Store;
 use crate::record::error_name;
-use crate::trace::touched::{Change, Input, Output, OwnUse, Use};
-use crate::trace::verify::is_full;
-use crate::trace::{Touched, TraceReport};
+use crate::touched::{Change, Input, Output, OwnUse, Use};
+use crate::verify::is_full;
+use crate::{Touched, TraceReport};
 
 /// Remembers a run that began at a time.
 pub struct Recorder<'r> {

@@ -34,7 +34,6 @@ use super::statistics::{Calls, Statistics, calls, processor_time, requests};
 use super::touched::{Gathering, Touched};
 use super::view::{ENTERED, outermost, outside_by_itself, send, words};
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::mount::PASSTHROUGH_FROM;
 use crate::record::processes::Processes;
 
 /// How long processes may outlive the command before that is worth a line.
@@ -53,7 +52,7 @@ pub(super) fn host(read_only: bool) -> Result<Arc<HostDirectory>, TraceError> {
         changes: Changes::Host,
         read_only,
         submounts: Submounts::Merged,
-        host_files_from: PASSTHROUGH_FROM,
+        host_files_from: HostOptions::PASSTHROUGH_FROM,
         ..HostOptions::default()
     };
     let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);

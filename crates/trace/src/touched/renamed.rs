@@ -18,7 +18,7 @@ use super::{Before, Touched, Use, known_at, shown_path};
 impl Touched {
     /// Makes inputs and outputs of all that came along with a renamed directory. `list` returns the names in a directory and what
     /// they are, or nothing of what is no directory. Symbolic links are not followed.
-    pub(crate) fn find_renamed(&mut self, list: &mut dyn FnMut(&Path) -> Vec<(Name, Identity)>) {
+    pub fn find_renamed(&mut self, list: &mut dyn FnMut(&Path) -> Vec<(Name, Identity)>) {
         for (top, original) in self.places.moved() {
             let movers = self.changed_by(shown_path(&top)).cloned().unwrap_or_default();
             if original != top {

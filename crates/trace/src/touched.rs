@@ -25,11 +25,11 @@ use rustix::io::Errno;
 
 pub use outputs::{Change, Output};
 pub(super) use renamed::listed;
-pub(crate) use renamed::listed_beneath;
+pub use renamed::listed_beneath;
 
 /// The most bytes of paths, and of what is known of them, in a tree whose user is not trusted. Ten million paths of ordinary length take
 /// less.
-pub(crate) const MOST_BYTES: usize = 2 << 30;
+pub const MOST_BYTES: usize = 2 << 30;
 /// The bytes of a process's number, or of a name, in a set.
 const SLOT: usize = size_of::<Name>();
 
@@ -263,7 +263,7 @@ pub(crate) enum OwnUse {
 }
 
 /// A thread that adds accesses up, and returns their number, too.
-pub(crate) type Gathering = JoinHandle<io::Result<(Touched, u64)>>;
+pub type Gathering = JoinHandle<io::Result<(Touched, u64)>>;
 
 /// What a command touched.
 #[derive(Clone, Debug, Default)]
@@ -288,13 +288,13 @@ fn shown_path(path: &[u8]) -> &Path {
 
 impl Touched {
     /// Of a root directory that the command sees at `root`, an absolute path.
-    pub(crate) fn beneath(root: &Path) -> Touched {
+    pub fn beneath(root: &Path) -> Touched {
         let root = if root == Path::new("/") { Name::default() } else { root.as_os_str().as_bytes().into() };
         Touched { root, ..Touched::default() }
     }
 
     /// The same with a budget of `most` bytes. [`Touched::lacks`] says whether it was exceeded.
-    pub(crate) fn within(mut self, most: usize) -> Touched {
+    pub fn within(mut self, most: usize) -> Touched {
         self.places.room = Room::of(most);
         self
     }
@@ -308,7 +308,7 @@ impl Touched {
     ///
     /// # Errors
     /// There can be no more threads.
-    pub(crate) fn gather(mut self, recording: &Recording) -> io::Result<Gathering> {
+    pub fn gather(mut self, recording: &Recording) -> io::Result<Gathering> {
         let recording = recording.clone();
         thread::Builder::new().name("record".into()).spawn(move || {
             let accesses = recording.write_to(&mut self)?;
@@ -322,14 +322,14 @@ impl Touched {
     }
 
     /// The content of a file was read that was there before. `path` is relative to the root.
-    pub(crate) fn was_read(&mut self, path: &[u8], identity: Identity) {
+    pub fn was_read(&mut self, path: &[u8], identity: Identity) {
         let known = self.known.entry(self.absolute(path)).or_default();
         known.uses(Use::Read);
         known.identity = Some(Box::new(identity));
     }
 
     /// Replaces what was touched at and beneath `point` by what was touched in `mounted`, a tree mounted there.
-    pub(crate) fn covered_by(self, mounted: Touched, point: &Path) -> Touched {
+    pub fn covered_by(self, mounted: Touched, point: &Path) -> Touched {
         let mut both = self.without(|path| path.starts_with(point));
         both.known.extend(mounted.known);
         both.in_own.extend(mounted.in_own);
@@ -366,7 +366,7 @@ impl Touched {
     }
 
     /// Without some paths.
-    pub(crate) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
+    pub fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
         self.known.retain(|path, _| !is_left_out(shown_path(path)));
         self.in_own.retain(|path, _| !is_left_out(shown_path(path)));
         self.places.retain(|path| !is_left_out(shown_path(path)));
@@ -374,7 +374,7 @@ impl Touched {
     }
 
     /// Puts processes in the place of their threads.
-    pub(crate) fn belongs_to_processes(&mut self, of_threads: &HashMap<u32, u32>) {
+    pub fn belongs_to_processes(&mut self, of_threads: &HashMap<u32, u32>) {
         let known = self.known.values_mut().filter_map(|known| known.more.as_mut()).map(|more| &mut more.pids);
         for pids in known.chain(self.changed_by.values_mut()).filter(|_| !of_threads.is_empty()) {
             *pids = pids.iter().map(|number| *of_threads.get(number).unwrap_or(number)).collect();

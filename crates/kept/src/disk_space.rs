@@ -32,9 +32,9 @@ const MOST_JOURNAL: u64 = 64 * MIB;
 /// The most inodes that a guest may create.
 const MOST_INODES: u64 = 1 << 20;
 
-/// Why a disk has no room.
+/// Why a disk has no space.
 #[derive(Debug, thiserror::Error)]
-pub enum RoomError {
+pub enum DiskSpaceError {
     /// The free space is unknown.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -53,33 +53,33 @@ pub enum RoomError {
 
 /// What a guest may write to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct DiskSpace {
     /// Bytes that its file system has free.
     free: u64,
     /// Bytes of its journal.
     journal: Option<u64>,
 }
 
-impl Room {
+impl DiskSpace {
     /// Nothing is written.
-    pub const NONE: Room = Room { free: 0, journal: None };
+    pub const NONE: DiskSpace = DiskSpace { free: 0, journal: None };
 
     /// For one of `sharers` disks whose writes go to a nameless file in `dir`.
-    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<Room, RoomError> {
+    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<DiskSpace, DiskSpaceError> {
         let share = available(dir)? / sharers.max(1);
-        Ok(Room { free: (share - share / RESERVED_FRACTION).min(MOST_THROWN_AWAY), journal: None })
+        Ok(DiskSpace { free: (share - share / RESERVED_FRACTION).min(MOST_THROWN_AWAY), journal: None })
     }
 
     /// For one of `sharers` disks whose writes are kept in `dir`. `beside` is the size of the host's stored tree,
     /// which exists already and is written once more by the next command.
-    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, RoomError> {
+    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<DiskSpace, DiskSpaceError> {
         let available = available(dir)?;
         let left = available.saturating_sub(beside.saturating_add((available / 20).max(LEAST_BESIDE)));
         let share = left / sharers.max(1);
         let room = share - share / RESERVED_FRACTION;
         let free = room.saturating_sub(journal_for(room)).min(MOST_KEPT) / MIB;
         match u32::try_from(free) {
-            Ok(free) if u64::from(free) * MIB >= LEAST_FREE => Ok(Room::noted(free)),
+            Ok(free) if u64::from(free) * MIB >= LEAST_FREE => Ok(DiskSpace::noted(free)),
             _ => Err(too_little(dir, available.saturating_add(beside))),
         }
     }
@@ -90,9 +90,9 @@ impl Room {
     }
 
     /// The room of a kept disk, from its overlay's note.
-    pub fn noted(mib: u32) -> Room {
+    pub fn noted(mib: u32) -> DiskSpace {
         let free = u64::from(mib) * MIB;
-        Room { free, journal: Some(journal_for(free)) }
+        DiskSpace { free, journal: Some(journal_for(free)) }
     }
 
     /// The note for the overlay of a kept disk: by it the same disk can be made again, whatever room there is then.
@@ -116,7 +116,7 @@ impl Room {
 }
 
 /// Fails where there is plainly no room to keep what a guest writes.
-pub fn require(dir: &Path) -> Result<(), RoomError> {
+pub fn require(dir: &Path) -> Result<(), DiskSpaceError> {
     let available = available(dir)?;
     if available >= LEAST_ROOM { Ok(()) } else { Err(too_little(dir, available)) }
 }
@@ -128,8 +128,8 @@ fn available(dir: &Path) -> Result<u64, PathError> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn too_little(dir: &Path, available: u64) -> RoomError {
-    RoomError::TooLittle { directory: dir.to_owned(), mib: available / MIB }
+fn too_little(dir: &Path, available: u64) -> DiskSpaceError {
+    DiskSpaceError::TooLittle { directory: dir.to_owned(), mib: available / MIB }
 }
 
 fn journal_for(bytes: u64) -> u64 {
@@ -148,12 +148,12 @@ mod tests {
     fn a_kept_disk_has_the_room_that_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let available = available(dir.path()).unwrap();
-        let room = Room::kept(dir.path(), 1, 0).unwrap();
+        let room = DiskSpace::kept(dir.path(), 1, 0).unwrap();
         assert!(room.free <= MOST_KEPT && room.free + room.journal.unwrap() < available, "{room:?}");
-        assert_eq!(Room::noted(room.note()), room, "it can be made again");
-        let part = Room::kept(dir.path(), 10, 0).unwrap();
+        assert_eq!(DiskSpace::noted(room.note()), room, "it can be made again");
+        let part = DiskSpace::kept(dir.path(), 10, 0).unwrap();
         assert!(part.free < available / 10);
-        let error = Room::kept(dir.path(), 1, available - LEAST_ROOM / 4).unwrap_err().to_string();
+        let error = DiskSpace::kept(dir.path(), 1, available - LEAST_ROOM / 4).unwrap_err().to_string();
         assert!(error.contains("MiB are free") && error.lines().count() == 1, "{error}");
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let root = Attributes { mode: 0o040_755, ..Attributes::default() };
         let tree = Arc::new(Builder::new(&root).unwrap().finish().unwrap());
         for mib in [8, 100, 127, 128, 129, 500, 5000, 65_536] {
-            let plan = ext4::plan(Arc::clone(&tree), &Room::noted(mib).options([0; 16])).unwrap();
+            let plan = ext4::plan(Arc::clone(&tree), &DiskSpace::noted(mib).options([0; 16])).unwrap();
             let free = plan.summary.free_blocks * inarch_block::BLOCK_SIZE as u64 / MIB;
             assert_eq!(free, u64::from(mib), "{:?}", plan.summary);
         }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use inarch_kept::Bytes;
+use inarch_lifecycle::PathError;
 use inarch_lifecycle::named::create_named;
 use inarch_vfs::{Access, AccessKind, AccessSink, FileSystem, RecordLevel, Recorder, Recording};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::JobError;
 use processes::Processes;
 
 /// What to record, and where.
@@ -84,14 +84,14 @@ struct End {
 }
 
 /// A record without its thread yet: a server starts threads only once it is confined.
-pub(crate) struct NewRecord {
+pub struct NewRecord {
     path: PathBuf,
     file: File,
     recording: Recording,
 }
 
 /// The file, and the thread that writes it.
-pub(crate) struct RecordFile {
+pub struct RecordFile {
     path: PathBuf,
     recording: Recording,
     writer: JoinHandle<io::Result<()>>,
@@ -99,9 +99,9 @@ pub(crate) struct RecordFile {
 
 impl NewRecord {
     /// A new file, or in place of what is in it, with the first line.
-    pub fn create(request: &RecordRequest) -> Result<NewRecord, JobError> {
+    pub fn create(request: &RecordRequest) -> Result<NewRecord, PathError> {
         let RecordRequest { file: path, level } = request;
-        let fail = |error| JobError::path(path, "cannot record there", error);
+        let fail = |error| PathError::new(path, "cannot record there", error);
         let file = create_named(path).map_err(fail)?;
         let level_name = match level {
             RecordLevel::Command => "command",
@@ -120,7 +120,7 @@ impl NewRecord {
     }
 
     /// Starts to write. If that fails before the end, calls `failed` with the reason.
-    pub fn start(self, failed: impl FnOnce(String) + Send + 'static) -> Result<RecordFile, JobError> {
+    pub fn start(self, failed: impl FnOnce(String) + Send + 'static) -> Result<RecordFile, PathError> {
         let NewRecord { path, file, recording } = self;
         let (taken, named) = (recording.clone(), path.clone());
         let write = move || {
@@ -133,18 +133,18 @@ impl NewRecord {
             written
         };
         let writer = thread::Builder::new().name("record".into()).spawn(write);
-        let writer = writer.map_err(|error| JobError::path(&path, "cannot record there", error))?;
+        let writer = writer.map_err(|error| PathError::new(&path, "cannot record there", error))?;
         Ok(RecordFile { path, recording, writer })
     }
 }
 
-fn incomplete(path: &Path, error: io::Error) -> JobError {
-    JobError::path(path, "the record is not complete", error)
+fn incomplete(path: &Path, error: io::Error) -> PathError {
+    PathError::new(path, "the record is not complete", error)
 }
 
 impl RecordFile {
     /// Writes what is still to be written, and the last line. What is done from now on is not written down.
-    pub fn finish(self) -> Result<(), JobError> {
+    pub fn finish(self) -> Result<(), PathError> {
         let RecordFile { path, recording, writer } = self;
         recording.end();
         let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer failed")));

@@ -13,7 +13,7 @@ use inarch_hive::{Hive, Key, Shown};
 use inarch_volume::{Node, Volume};
 use vm_memory::VolatileSlice;
 
-use crate::registry::{Found, Place, hives};
+use crate::windows_registry::{Found, Place, hives};
 
 /// The most programs of the registry that are listed.
 const MOST_PROGRAMS: usize = 10_000;

@@ -31,7 +31,7 @@ use super::minimise::{Minimised, minimise};
 use super::serve::{Given, host, run_in_view};
 use super::touched::{Change, Use};
 use super::{TraceError, TraceReport, TraceRequest};
-use crate::upper::{Clients, Upper, UpperPlace};
+use inarch_upper::{Clients, Upper, UpperPlace};
 
 /// The most lines that are kept of what a run printed, and bytes of them.
 const LINES: usize = 5;

@@ -34,11 +34,7 @@ pub fn inspect(source: &Source) -> Result<Vec<Inspection>, OpenError> {
 }
 
 /// Every operating system on volumes that are `named`.
-pub(crate) fn systems(
-    parsing: Parsing,
-    volumes: &[DiskVolume],
-    named: &dyn Fn(&DiskVolume) -> bool,
-) -> Vec<Inspection> {
+pub fn systems(parsing: Parsing, volumes: &[DiskVolume], named: &dyn Fn(&DiskVolume) -> bool) -> Vec<Inspection> {
     let mut found = Vec::new();
     for place in volumes.iter().filter(|place| named(place)) {
         // A volume that cannot be opened cannot be inspected; `df` says why.

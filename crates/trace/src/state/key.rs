@@ -9,7 +9,7 @@ use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
 use rustix::system::uname;
 
 use super::hashed::Digest;
-use crate::trace::TraceRequest;
+use crate::TraceRequest;
 
 /// Variables that a shell, a terminal or a login changes by itself.
 const OF_A_SESSION: [&str; 12] = [

@@ -65,7 +65,7 @@ impl From<Refusal> for Failure {
 
 /// The main function of the child. `words` are the socket's name, the place of the FUSE mount, which is empty if its descriptor
 /// comes, the soft limit of descriptors, the paths outside of the view, and the command. Returns the status to exit with if the command was not executed.
-pub(crate) fn become_command(words: &[OsString]) -> u8 {
+pub fn become_command(words: &[OsString]) -> u8 {
     let [socket, point, limit, rest @ ..] = words else { return FAILED };
     let Some(at) = rest.iter().position(|word| word == COMMAND_FOLLOWS) else { return FAILED };
     let (outside, command) = (&rest[..at], &rest[at + 1..]);
