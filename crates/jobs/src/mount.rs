@@ -119,9 +119,9 @@ impl MountWrites {
     /// The same with an absolute path.
     fn absolute(&self) -> MountWrites {
         match self {
-            MountWrites::Over(UpperPlace::Kept(path)) => {
-                MountWrites::Over(UpperPlace::Kept(path.canonicalize().unwrap_or_else(|_| path.clone())))
-            }
+            MountWrites::Over(UpperPlace::Kept(path)) => MountWrites::Over(UpperPlace::Kept(
+                path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.clone()),
+            )),
             other => other.clone(),
         }
     }
@@ -250,6 +250,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     let prepared = Prepared::new(request, &duty.events)?;
     prepared.notes().iter().for_each(|note| duty.events.emit(MountEvent::Source(note.clone())));
     let hidden = HiddenMountPoints::of(&source, request.submounts);
+    let writes = request.writes.absolute();
     duty.events.emit(MountEvent::Mounting);
     let (serving, because) = match prepared {
         Prepared::Kernel(prepared) => {
@@ -282,7 +283,7 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
         because,
         request: request.clone(),
         source,
-        writes: request.writes.absolute(),
+        writes,
         confined,
         hidden,
     });

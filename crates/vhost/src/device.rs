@@ -47,7 +47,7 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// chain's buffers. Called when [`VirtioDevice::is_ready`], from several threads at once, one for each queue.
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
 
-    /// Like [`VirtioDevice::handle`], but may keep the request if `_may_keep` is set: then
+    /// Like [`VirtioDevice::handle`], but may defer the request if `_may_defer` is set: then
     /// [`VirtioDevice::answer_deferred`] is called, in the same thread, until there is an answer.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ pub trait VirtioDevice: Send + Sync + 'static {
         queue: u16,
         chain: DescriptorChain<&'a GuestMemory>,
         memory: &'a GuestMemory,
-        _may_keep: bool,
+        _may_defer: bool,
     ) -> Result<u32, Deferred> {
         Ok(self.handle(queue, chain, memory))
     }

@@ -1,8 +1,10 @@
 //! `inarch disk ls`, `cat`, `find`, `stat` and `cp`: files in an image.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +12,7 @@ use clap::{Args, ValueEnum};
 use globset::GlobBuilder;
 use inarch_jobs::appliance::{ApplianceRequest, Isolation, Target, look};
 use inarch_jobs::guest::{Entry, Guest, GuestError};
-use inarch_jobs::source::Source;
+use inarch_jobs::source::{FileKind, Source, SourceError};
 use inarch_jobs::{Events, counted, shown};
 use inarch_tree::{FileType, Timestamp};
 use inarch_volume::Attributes;
@@ -121,8 +123,8 @@ pub struct LsArguments {
     #[arg(short)]
     long: bool,
 
-    /// Print sizes with units
-    #[arg(short = 'h', requires = "long", conflicts_with = "json")]
+    /// With -l, print sizes with units
+    #[arg(short = 'h', conflicts_with = "json")]
     units: bool,
 
     /// Show names that begin with a dot, too; the default, accepted out of habit
@@ -342,8 +344,8 @@ pub fn cat(mut arguments: CatArguments) -> anyhow::Result<ExitCode> {
 /// The words of a command line, with the options of find(1) as `inarch disk find` has them: `-name` is `--name`.
 pub fn with_options_of_find(mut words: Vec<OsString>) -> Vec<OsString> {
     const SAME: [&str; 3] = ["-name", "-type", "-print0"];
-    if let Some(place) = words.windows(2).position(|two| two[0] == "disk" && two[1] == "find") {
-        for word in words[place + 2..].iter_mut().take_while(|word| *word != "--") {
+    if words.len() > 3 && words[1] == "disk" && words[2] == "find" {
+        for word in words[3..].iter_mut().take_while(|word| *word != "--") {
             if let Some(option) = SAME.iter().find(|option| *word == **option) {
                 *word = format!("-{option}").into();
             }
@@ -425,14 +427,14 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
     if is_in_image(to.as_os_str()) {
         let files: Vec<_> = std::iter::once(first).chain(paths.iter().map(|path| path.as_os_str())).collect();
         // Of several files the first may be an image that is meant to be copied out of: the others lie in it then, not here.
-        let lies_in = |guest: &Guest| paths.iter().any(|path| path.is_absolute() && guest.stat(path).is_ok());
         let is_from_image = files.iter().any(|file| is_in_image(file))
-            || (paths.iter().any(|path| path.is_absolute())
-                && arguments.image.open().is_ok_and(|guest| lies_in(&guest)));
+            || (paths.iter().any(|path| path.is_absolute()) && is_image(Path::new(first)));
         if is_from_image {
             anyhow::bail!(
-                "{}: cp copies from an image to this machine or the other way; from image to image it takes two steps",
-                shown(&to)
+                "{}: cp copies from an image to this machine or the other way; from image to image it takes two steps (to copy \
+                 the file {} itself, name it alone)",
+                shown(&to),
+                shown(Path::new(first))
             );
         }
         let files: Vec<_> = files.into_iter().map(Path::new).collect();
@@ -467,6 +469,10 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
     for path in &paths {
         let report = match guest.copy_out(path, &to) {
             Ok(report) => report,
+            Err(error @ GuestError::Exists { .. }) if paths.len() > 1 => {
+                status = lost(&error.to_string());
+                continue;
+            }
             Err(error) => {
                 status = missing(error)?;
                 continue;
@@ -484,6 +490,17 @@ pub fn cp(mut arguments: CpArguments) -> anyhow::Result<ExitCode> {
         answer(format!("{}, {} of content\n", counted(files, "file", "files"), size::show(bytes)))?;
     }
     Ok(status)
+}
+
+/// Whether a file of this machine is a disk image, or may be one: an archive is none, nor is what is of no known kind.
+fn is_image(file: &Path) -> bool {
+    let is_file = |is: Metadata| is.is_file() || is.file_type().is_block_device();
+    file.metadata().is_ok_and(is_file)
+        && !matches!(
+            Source::parse(file.as_os_str()),
+            Ok(Source::File { kind: FileKind::Tar | FileKind::CompressedTar, .. } | Source::Oci { .. })
+                | Err(SourceError::Unknown { .. })
+        )
 }
 
 /// `IMAGE[:VOLUME]` and the path of `IMAGE[:VOLUME]:/PATH`; nothing if that is no such text, or a file of this machine has this name.

@@ -101,7 +101,7 @@ pub(super) fn write(
     if wanted.copied {
         mounted.made.add(&is);
     }
-    sync_names(&directory, wanted.copied).map_err(fail)?;
+    sync_names(&directory, wanted.copied && old.is_none()).map_err(fail)?;
     Ok(Found { bytes, was: old.is_some(), lost, ..Found::default() })
 }
 
@@ -272,7 +272,7 @@ pub(super) fn link(mounted: &Mounted, from: &[u8], to: &[u8], copied: bool) -> R
         mounted.made.spare(to, other.as_ref())?;
     }
     put(&directory, &name, |own| linkat(&old.directory, &old.name, &directory, own, AtFlags::empty())).map_err(fail)?;
-    sync_names(&directory, copied).map_err(fail)
+    sync_names(&directory, copied && other.is_none()).map_err(fail)
 }
 
 /// Makes a symbolic link; if it `replaces`, in place of what is no directory.
@@ -314,8 +314,9 @@ fn make_special(
     let Spot { directory, name } = find(mounted, path, Last::Taken)?;
     mounted.check_place(directory.as_fd())?;
     let there = || statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
+    let old = there().ok();
     if wanted.copied {
-        mounted.made.spare(path, there().ok().as_ref())?;
+        mounted.made.spare(path, old.as_ref())?;
     }
     let make = |name: &OsStr| {
         make(&directory, name)?;
@@ -325,13 +326,14 @@ fn make_special(
     if wanted.copied {
         mounted.made.add(&there().map_err(fail)?);
     }
-    sync_names(&directory, wanted.copied).map_err(fail)
+    sync_names(&directory, wanted.copied && old.is_none()).map_err(fail)
 }
 
-/// Has the names in a directory written. Those of a copy are written at its end ([`Ask::Sync`](super::super::wire::Ask::Sync)): before that it is
-/// not complete in any case, and each time takes as long as a write to the disk.
-fn sync_names(directory: &OwnedFd, copied: bool) -> Result<(), Errno> {
-    if copied { Ok(()) } else { reopened(directory).and_then(fsync) }
+/// Has the names in a directory written, unless all that was done is a new name of a copy. Such names are written at the copy's end
+/// ([`Ask::Sync`](super::super::wire::Ask::Sync)): before that it is not complete in any case. What replaced a file is written at once, because a
+/// file system without a journal may use the blocks of the old file before the disk has the new name.
+fn sync_names(directory: &OwnedFd, is_new_of_copy: bool) -> Result<(), Errno> {
+    if is_new_of_copy { Ok(()) } else { reopened(directory).and_then(fsync) }
 }
 
 /// Changes attributes.
