@@ -165,8 +165,8 @@ fn subvolumes(parsing: Parsing, pieces: &[Piece], volumes: &Volumes) -> Vec<(Str
     listed.filter(|(_, subvolumes)| !subvolumes.is_empty()).collect()
 }
 
-/// Looks at the disk in an image that is open already; `path` is its name in errors. If `is_guessed`, nobody has said that it is raw, so the
-/// start of another container is an error.
+/// Looks at the disk in an image that is open already; `path` is its name in errors. If `is_guessed`, the user did not say that it is raw; then
+/// the start of another container is an error.
 ///
 /// # Errors
 /// The image is of a kind that is not read, or its partition table is damaged.

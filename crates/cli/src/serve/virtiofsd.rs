@@ -275,7 +275,7 @@ fn serve(arguments: VirtiofsdArguments) -> anyhow::Result<ExitCode> {
         complain("--writeback has an effect only with --cache always: others would not see what the guest has written");
     }
     let Some((directory, others)) = arguments.shared_dir.split_first() else { bail!("--shared-dir is missing") };
-    // Of two, the last one would win: whoever can add a word to the line would choose what is shared.
+    // The last of two would count. A caller who can add a word to the line could then choose what is shared.
     if let Some(other) = others.iter().find(|other| *other != directory) {
         bail!("{} and {}: only one directory can be shared", shown(directory), shown(other));
     }
