@@ -17,7 +17,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("oci:", "an image", "a_container_image_runs_as_it_says::entry_point_variables_place_and_user_are_the_images"),
     ("--entrypoint", "an image", "a_container_image_runs_as_it_says::odd_images_are_run_as_docker_would"),
     ("debian:", "packages of another machine", "make example-riscv64"),
-    ("--arch riscv64", "programs of another machine", "a_guest_may_be_of_another_architecture::risc_v"),
     ("libvirt:", "libvirt's domains", "a_guest_of_several_disks_is_read::if_libvirt_knows_it"),
     ("s3:", "an object store", "caches_reach_other_machines::buckets_of_s3_are_remotes"),
     ("$URL", "a scheduler", "make example-fleet"),
