@@ -300,7 +300,7 @@ pub(crate) fn left_out(refused: Refused) -> &'static str {
     }
 }
 
-/// Mount points in a shared directory, each of which is shown as an empty directory.
+/// Mount points in a shared directory. The share shows each as an empty directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenMountPoints {
     /// One of them.

@@ -61,7 +61,7 @@ pub struct DeferredRequests {
 }
 
 impl DeferredRequests {
-    /// No requests, for a queue with so many descriptors. An eighth of that number may be deferred: a request takes up to
+    /// An empty list, for a queue of `queue_size` descriptors. An eighth of that number may be deferred: a request takes up to
     /// four descriptors, and half of the queue stays for others, such as those that end the wait.
     pub fn new(queue_size: u16) -> DeferredRequests {
         let most = usize::from(queue_size / 8).max(1);

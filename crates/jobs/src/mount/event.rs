@@ -53,7 +53,7 @@ pub enum MountEvent {
 /// What becomes of the files that programs have open when a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenFiles {
-    /// They fail, for nobody serves them any more.
+    /// They fail: the server has ended.
     Fail,
     /// They are waited for.
     WaitedFor,

@@ -78,7 +78,7 @@ pub enum RunEvent {
     Waits {
         /// The cache.
         name: String,
-        /// Who has it.
+        /// The run that has the cache now.
         holder: String,
     },
     /// Of what use a cache was, at the run's end.

@@ -123,7 +123,7 @@ impl RunReport {
 pub struct NotInGuest {
     /// The file.
     pub path: PathBuf,
-    /// The directory above it of which the guest has its own, such as `/tmp`; `None` if the guest's root is another.
+    /// The guest's own directory that hides it, such as `/tmp`; `None` if the guest's root is not this machine's.
     pub own_directory: Option<PathBuf>,
     /// The directory that brings it along as a tree; `None` if that would be `/`.
     pub tree: Option<PathBuf>,
